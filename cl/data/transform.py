@@ -40,7 +40,8 @@ class Transform(BaseConfig):
             ValueError: the file cannot be decoded.
             OSError: the file cannot be read.
         """
-        return self._view(self.decoded(image))
+        check_crop(self.resize, self.crop)  # here, because `model_copy` does not validate
+        return centre(self.decoded(image), self.resize, self.crop)
 
     def decoded(self, image: ImageLike) -> np.ndarray:
         """The image at its full size, (H, W, 3) uint8; raises as `pixels`."""
@@ -53,10 +54,6 @@ class Transform(BaseConfig):
             raise
         except Exception as error:  # decoders raise errors of any type
             raise ValueError(f"{os.fspath(image)} cannot be decoded: {error}") from error
-
-    def _view(self, pixels: np.ndarray) -> np.ndarray:
-        check_crop(self.resize, self.crop)  # here, because `model_copy` does not validate
-        return centre(pixels, self.resize, self.crop)
 
     def normalise(self, batch: Tensor) -> Tensor:
         """(N, 3, S, S) uint8 to float32 on the same device."""

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pycocotools import mask as rle
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from torchvision.ops import box_iou
 
 from cl.detection.config import Config
 from cl.detection.data import DataSet
@@ -123,11 +125,7 @@ def _match(overlaps: np.ndarray, difficult: np.ndarray, threshold: float) -> np.
 
 def iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Intersection over union of boxes (n, 4) and (m, 4): (n, m), as exact as the thresholds."""
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
-    intersection = (high - low).clip(0).prod(2)
-    areas = [(x[:, 2:] - x[:, :2]).prod(1) for x in (a, b)]
-    return intersection / (areas[0][:, None] + areas[1][None] - intersection)
+    return box_iou(*(torch.from_numpy(boxes.astype(np.float64)) for boxes in (a, b))).numpy()
 
 
 def _eleven_point_average(recall: np.ndarray, precision: np.ndarray) -> float:

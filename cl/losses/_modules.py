@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, cast
 
@@ -39,6 +39,9 @@ class _Loss(nn.Module):
     gather_distributed: bool
     progress = 1.0
 
+    def __post_init__(self) -> None:
+        super().__init__()  # keeps the fields, which are set by now
+
     def _settings(self) -> dict[str, Any]:
         """The parameters of the kind's `Config`."""
         return {}
@@ -48,25 +51,23 @@ class _Loss(nn.Module):
         return cast("Tensor", self.kind.loss(term, config, self.progress))
 
 
+@dataclass(eq=False, repr=False)
 class _Contrastive(_Loss):
     """A loss on queries, their positives and their negatives.
 
     Without a memory bank, each of an image's V embeddings is a query; the V - 1 others are its positives, and
     the V (N - 1) embeddings of other images its negatives. With one, `z0` are the queries, the other views
     their positives, and the bank's rows the only negatives.
-
-    Each subclass has its own `__init__`, so that Python's message about a mistyped argument names it.
     """
 
-    memory_bank: Queue | None
+    temperature: float
+    memory_bank_size: int | Sequence[int] = field(default=0, kw_only=True)
+    gather_distributed: bool = field(default=False, kw_only=True)
 
-    def __init__(
-        self, temperature: float, *, memory_bank_size: int | Sequence[int], gather_distributed: bool
-    ) -> None:
-        _check_positive(temperature=temperature)
-        super().__init__()
-        self.temperature, self.gather_distributed = temperature, gather_distributed
-        self.memory_bank = _memory_bank(memory_bank_size)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive(temperature=self.temperature)
+        self.memory_bank = _memory_bank(self.memory_bank_size)
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature:g}"
@@ -125,6 +126,7 @@ class _Contrastive(_Loss):
         return Contrast(queries, torch.stack(views[1:], 1), negatives, self.temperature)
 
 
+@dataclass(eq=False, repr=False)
 class InfoNCELoss(_Contrastive):
     """InfoNCE, the loss of SimCLR (NT-Xent) and MoCo; with labels, SupCon. lightly's `NTXentLoss`.
 
@@ -147,16 +149,9 @@ class InfoNCELoss(_Contrastive):
     """
 
     kind = infonce
-
-    def __init__(
-        self,
-        temperature: float = 0.5,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
+    temperature: float = 0.5
+    memory_bank_size: int | Sequence[int] = 0
+    gather_distributed: bool = False
 
     def _settings(self) -> dict[str, Any]:
         return {"alpha": None}
@@ -166,6 +161,7 @@ class InfoNCELoss(_Contrastive):
         return _decoupled(contrast, batch, Negatives(contrast.negatives.rows, excluded=itself))
 
 
+@dataclass(eq=False, repr=False)
 class EqCoLoss(_Contrastive):
     """InfoNCE as if there were `alpha` negatives, whatever their number (Zhu et al. 2020, EqCo, eq. 5).
 
@@ -173,25 +169,18 @@ class EqCoLoss(_Contrastive):
     """
 
     kind = infonce
+    temperature: float = 0.1
+    alpha: float = field(default=65536, kw_only=True)
 
-    def __init__(
-        self,
-        temperature: float = 0.1,
-        *,
-        alpha: float = 65536,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        _check_positive(alpha=alpha)
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
-        self.alpha = alpha
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive(alpha=self.alpha)
 
     def _settings(self) -> dict[str, Any]:
         return {"alpha": self.alpha}
 
 
+@dataclass(eq=False, repr=False)
 class DCLLoss(_Contrastive):
     """Decoupled contrastive loss: the positive leaves the denominator (Yeh et al. 2022, eq. 5).
 
@@ -201,22 +190,13 @@ class DCLLoss(_Contrastive):
     """
 
     kind = dcl
-
-    def __init__(
-        self,
-        temperature: float = 0.1,
-        *,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
+    temperature: float = 0.1
 
     def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
         return _decoupled(contrast, batch, contrast.negatives)
 
 
+@dataclass(eq=False, repr=False)
 class DCLWLoss(_Contrastive):
     """DCL with less weight on positives that already agree (Yeh et al. 2022, eq. 6). lightly's `DCLWLoss`.
 
@@ -225,25 +205,18 @@ class DCLWLoss(_Contrastive):
     """
 
     kind = dclw
+    temperature: float = 0.1
+    sigma: float = 0.5
 
-    def __init__(
-        self,
-        temperature: float = 0.1,
-        sigma: float = 0.5,
-        *,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        _check_positive(sigma=sigma)
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
-        self.sigma = sigma
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive(sigma=self.sigma)
 
     def _settings(self) -> dict[str, Any]:
         return {"sigma": self.sigma, "detach_weight": True}
 
 
+@dataclass(eq=False, repr=False)
 class JCLLoss(_Contrastive):
     """Joint contrastive learning: infinitely many Gaussian positives (Cai et al. 2020, eq. S.2 and S.3).
 
@@ -253,20 +226,12 @@ class JCLLoss(_Contrastive):
     """
 
     kind = jcl
+    temperature: float = 0.2
+    strength: float = field(default=4.0, kw_only=True)
 
-    def __init__(
-        self,
-        temperature: float = 0.2,
-        *,
-        strength: float = 4.0,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        _check_not_negative(strength=strength)
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
-        self.strength = strength
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative(strength=self.strength)
 
     def _settings(self) -> dict[str, Any]:
         return {"strength": self.strength, "ramp": True, "unbiased": False}
@@ -281,6 +246,7 @@ class JCLLoss(_Contrastive):
         return super().forward(*views, groups=groups, labels=labels)
 
 
+@dataclass(eq=False, repr=False)
 class SigmoidLoss(_Contrastive):
     """Each pair classified by itself, in the form of SigLIP (Zhai et al. 2023, section 3.2).
 
@@ -288,19 +254,10 @@ class SigmoidLoss(_Contrastive):
     """
 
     kind = sigmoid
-
-    def __init__(
-        self,
-        temperature: float = 0.1,
-        *,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
+    temperature: float = 0.1
 
 
+@dataclass(eq=False, repr=False)
 class DebiasedLoss(_Contrastive):
     """InfoNCE corrected for negatives of the query's class (Chuang et al. 2020, eq. 8).
 
@@ -309,28 +266,21 @@ class DebiasedLoss(_Contrastive):
     """
 
     kind = debiased
+    temperature: float = 0.5
+    tau_plus: float = field(default=0.1, kw_only=True)
+    beta: float = field(default=0.0, kw_only=True)
 
-    def __init__(
-        self,
-        temperature: float = 0.5,
-        *,
-        tau_plus: float = 0.1,
-        beta: float = 0.0,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        if not 0 < tau_plus < 1:
-            raise ValueError(f"tau_plus={tau_plus}, expected a probability between 0 and 1")
-        _check_not_negative(beta=beta)
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
-        self.tau_plus, self.beta = tau_plus, beta
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.tau_plus < 1:
+            raise ValueError(f"tau_plus={self.tau_plus}, expected a probability between 0 and 1")
+        _check_not_negative(beta=self.beta)
 
     def _settings(self) -> dict[str, Any]:
         return {"tau_plus": self.tau_plus, "beta": self.beta}
 
 
+@dataclass(eq=False, repr=False)
 class InvariantSpreadLoss(_Contrastive):
     """Recognise the positive, and reject every negative (Ye et al. 2019, eq. 7).
 
@@ -338,17 +288,7 @@ class InvariantSpreadLoss(_Contrastive):
     """
 
     kind = invariant_spread
-
-    def __init__(
-        self,
-        temperature: float = 0.1,
-        *,
-        memory_bank_size: int | Sequence[int] = 0,
-        gather_distributed: bool = False,
-    ) -> None:
-        super().__init__(
-            temperature, memory_bank_size=memory_bank_size, gather_distributed=gather_distributed
-        )
+    temperature: float = 0.1
 
 
 class CosineLoss(_Loss):
@@ -379,6 +319,7 @@ class _OfTwoViews(_Loss):
             return self._loss(TwoViews(_wide(z0), _wide(z1)))
 
 
+@dataclass(eq=False, repr=False)
 class BarlowTwinsLoss(_OfTwoViews):
     """The views' cross-correlation C becomes the identity (Zbontar et al. 2021, eq. 1). As lightly's.
 
@@ -386,16 +327,18 @@ class BarlowTwinsLoss(_OfTwoViews):
     """
 
     kind = barlow_twins
+    lambda_param: float = 5e-3
+    gather_distributed: bool = False
 
-    def __init__(self, lambda_param: float = 5e-3, gather_distributed: bool = False) -> None:
-        _check_not_negative(lambda_param=lambda_param)
-        super().__init__()
-        self.lambda_param, self.gather_distributed = lambda_param, gather_distributed
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative(lambda_param=self.lambda_param)
 
     def _settings(self) -> dict[str, Any]:
         return {"redundancy": self.lambda_param}
 
 
+@dataclass(eq=False, repr=False)
 class VICRegLoss(_OfTwoViews):
     """Equal views, with spread and without correlation (Bardes et al. 2022, eq. 6). As lightly's.
 
@@ -404,25 +347,17 @@ class VICRegLoss(_OfTwoViews):
     """
 
     kind = vicreg
+    lambda_param: float = 25.0
+    mu_param: float = 25.0
+    nu_param: float = 1.0
+    gather_distributed: bool = False
 
-    def __init__(
-        self,
-        lambda_param: float = 25.0,
-        mu_param: float = 25.0,
-        nu_param: float = 1.0,
-        gather_distributed: bool = False,
-    ) -> None:
-        _check_not_negative(lambda_param=lambda_param, mu_param=mu_param, nu_param=nu_param)
-        super().__init__()
-        self.lambda_param, self.mu_param, self.nu_param = lambda_param, mu_param, nu_param
-        self.gather_distributed = gather_distributed
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative(lambda_param=self.lambda_param, mu_param=self.mu_param, nu_param=self.nu_param)
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "invariance": self.lambda_param,
-            "variance": self.mu_param,
-            "covariance": self.nu_param,
-        }
+        return {"invariance": self.lambda_param, "variance": self.mu_param, "covariance": self.nu_param}
 
 
 def _decoupled(contrast: Contrast, batch: Batch, negatives: Negatives) -> Tensor:

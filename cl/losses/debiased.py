@@ -32,9 +32,8 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     positive, log_count = contrast.positive_logits(), contrast.negative_counts.clamp(min=1).log()
     weights = contrast.negative_log_partition(config.beta) if config.beta else log_count  # (N,)
     log_mean = contrast.negative_log_partition(1 + config.beta) - weights  # of w_k exp(s_k)
-    false = (
-        positive.logsumexp(1) - math.log(positive.shape[1] / config.tau_plus) - log_mean
-    )  # log of the share
+    # The log of the false share.
+    false = positive.logsumexp(1) - math.log(positive.shape[1] / config.tau_plus) - log_mean
     true = false.where(false < 0, -1).expm1().neg()  # the remaining share, if positive
     log_g = (log_mean + true.log() - math.log1p(-config.tau_plus)).where(false < 0, -math.inf)
     log_g = log_g.clamp(min=-1 / contrast.temperature)

@@ -51,7 +51,8 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
         judged = "There is no baseline to compare with."
     images = pretrained.images  # a fraction where images of a group count as fewer
     of = f" of {images:.0f} images" if images and images == round(images) else ""
-    numbers = [f"{titles[row['name']]}, {row['lines'][0]['title']}: {pretrained.number} %{of}{within}"]
+    title = f"{titles[row['name']]}, {row['lines'][0]['measured'].title}"
+    numbers = [f"{title}: {pretrained.number} %{of}{within}"]
     numbers += [f"{name} {other.number} ({found.points:+.1f})" for name, other, found in others]
     return [judged, "; ".join(numbers) + "."]
 
@@ -63,7 +64,7 @@ def _others(row: dict[str, Any], titles: dict[str, str]) -> Iterator[tuple[str, 
         if line["measured"].metric != first["measured"].metric:
             continue
         for name, (other, _) in zip(row["baselines"], line["others"], strict=True):
-            difference = gain(first["pretrained"], other, line["better"])
+            difference = gain(first["pretrained"], other, line["measured"].better)
             if line is first and difference:
                 yield f"{titles[name]} encoder", other, difference
             elif line["measured"].representation == "pixels" and difference:

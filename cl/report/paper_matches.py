@@ -38,12 +38,12 @@ class Match:
     @property
     def verdict(self) -> str:
         """Whether ours is higher (`up`) or lower (`down`); empty if the paper's number is in our interval."""
-        if self.difference is None or self.printed is None or self.ours is None:
+        if self.printed is None or self.ours is None or self.ours.interval is None:
             return ""
-        interval = self.ours.interval
-        if interval is None or interval.low <= self.printed <= interval.high:
+        low, high = self.ours.interval
+        if low <= self.printed <= high:
             return ""
-        return "up" if self.difference > 0 else "down"
+        return "up" if self.ours.mean > self.printed else "down"
 
     @property
     def disagrees(self) -> bool:

@@ -1,6 +1,5 @@
 """Metrics of evaluations and transfers beside the baselines', with intervals and explanations."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cl.report.experiments import GROUPS
@@ -11,6 +10,7 @@ from cl.runtime.metric_info import Measurement
 HEADINGS = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
 TECHNICAL = ("kind", "memory")  # parameters that do not change a result
 Cell = Estimate | str  # a number, or why it is missing
+Column = dict[str, Measurement]  # an encoder's results in one evaluation, by metric
 
 
 class Gain(NamedTuple):
@@ -18,22 +18,6 @@ class Gain(NamedTuple):
 
     points: float
     verdict: str
-
-
-@dataclass(frozen=True)
-class Column:
-    """An encoder's results in one evaluation, by metric.
-
-    requested: whether the parameters request this evaluation of this encoder.
-    """
-
-    measured: dict[str, Measurement]
-    requested: bool = True
-
-    def cell(self, name: str) -> Cell:
-        if name in self.measured:
-            return estimate([self.measured[name]])
-        return "" if self.measured or not self.requested else "not run"
 
 
 def tables(params: dict[str, Any], read: ResultFiles) -> dict[str, list[dict[str, Any]]]:
@@ -53,12 +37,12 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
     }
     pretrained = _column(name, read.measurements(result))
     others = [
-        _column(name, read.measurements(f"baseline/{baseline}"), requested=name in chosen)
+        (_column(name, read.measurements(f"baseline/{baseline}")), name in chosen)
         for baseline, chosen in baselines.items()
     ]
-    known: dict[str, Measurement] = {}
-    for column in (pretrained, *others):
-        known |= {key: each for key, each in column.measured.items() if key not in known}
+    known: Column = {}
+    for column in (pretrained, *(other for other, _ in others)):
+        known |= {key: each for key, each in column.items() if key not in known}
     provenance = read.provenance(result)
     remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(pretrained)]
     used = params[group][name] | provenance.get("reduced", {})  # for few images
@@ -78,8 +62,8 @@ def _selected(params: dict[str, Any], baseline: str, group: str) -> list[str]:
     return list(params[group]) if names == "all" else names
 
 
-def _column(name: str, measurements: list[Measurement], *, requested: bool = True) -> Column:
-    return Column({each.name: each for each in measurements if each.entry == name}, requested)
+def _column(name: str, measurements: list[Measurement]) -> Column:
+    return {each.name: each for each in measurements if each.entry == name}
 
 
 def _about(name: str, results: list[str], read: ResultFiles) -> str:
@@ -89,7 +73,7 @@ def _about(name: str, results: list[str], read: ResultFiles) -> str:
 
 
 def _seeds(column: Column) -> str:
-    n = next((measured.n for measured in column.measured.values()), 0)
+    n = next((measured.n for measured in column.values()), 0)
     if n > 1:
         return f"mean ± standard deviation over {n} seeds"
     return "one seed" if n else ""
@@ -102,24 +86,28 @@ def _settings(config: dict[str, Any], pretrained: Column) -> list[str]:
         for key, value in config.items()
         if isinstance(value, int | float | str) and not isinstance(value, bool) and key not in TECHNICAL
     }
-    chosen = {each.title: each.mean for each in pretrained.measured.values() if each.better is None}
+    chosen = {each.title: each.mean for each in pretrained.values() if each.better is None}
     return [
         f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
         for key, value in {**scalars, **chosen}.items()
     ]
 
 
-def _line(measured: Measurement, pretrained: Column, others: list[Column]) -> dict[str, Any]:
-    cell = pretrained.cell(measured.name)
-    cells = [other.cell(measured.name) for other in others]
+def _line(measured: Measurement, pretrained: Column, others: list[tuple[Column, bool]]) -> dict[str, Any]:
+    """A metric of all encoders; of each other one also whether the parameters request this evaluation."""
+    cell = _cell(measured, pretrained)
+    cells = [_cell(measured, other, requested) for other, requested in others]
     return {
         "measured": measured,
-        "title": measured.title,
-        "meaning": measured.meaning,
-        "better": measured.better,
         "pretrained": cell,
         "others": [(other, gain(cell, other, measured.better)) for other in cells],
     }
+
+
+def _cell(measured: Measurement, column: Column, requested: bool = True) -> Cell:
+    if measured.name in column:
+        return estimate([column[measured.name]])
+    return "" if column or not requested else "not run"
 
 
 def gain(pretrained: Cell, other: Cell, better: str | None) -> Gain | None:

@@ -4,16 +4,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from cl.report import paper_tables
-from cl.report.baselines import baseline_rows
 from cl.report.comparisons import comparisons
 from cl.report.curves import drawing, overlaid
 from cl.report.experiments import (
     GROUPS,
+    SUPERVISED,
     Experiment,
+    flatten,
     grouped,
     headline_metrics,
     mean_over_seeds,
     settings,
+    value_at,
     varying_keys,
     varying_params,
 )
@@ -90,7 +92,7 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
         "metrics": metrics,
         "best": [best for metric in metrics if (best := _best(metric, groups))],
         "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
-        "baselines": baseline_rows(experiments, keys, metrics),
+        "baselines": _baselines(experiments, keys, metrics),
         "meanings": {
             metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
         },
@@ -110,6 +112,36 @@ def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[
         "seconds": pretraining.get("seconds"),
         "finished": pretraining.get("finished", ""),
     }
+
+
+def _baselines(experiments: list[Experiment], keys: list[str], metrics: list[str]) -> list[dict[str, Any]]:
+    """Means over seeds: a row for each combination of baseline, data, encoder, training and protocol.
+
+    Experiments share it. Of the parameters `keys`, it has the values on which the baseline depends.
+    """
+    used = [
+        (name, _dependencies(experiment, name), experiment)
+        for experiment in experiments
+        for name in experiment.params.get("baselines") or {}
+    ]
+    rows = []
+    for sharing in grouped(used, lambda use: use[:2]):
+        name, depends, _ = sharing[0]
+        means = [mean_over_seeds([experiment for *_, experiment in sharing], each, name) for each in metrics]
+        if any(means):
+            rows.append({"name": name, "values": [depends.get(key, "") for key in keys], "metrics": means})
+    return rows
+
+
+def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
+    """The parameters, except the seed, and the data that a baseline's results depend on."""
+    params = experiment.params
+    protocol = {
+        "training": value_at(params, f"baselines.{baseline}.training"),
+        "evaluations": params.get("evaluations"),
+        "transfers": params.get("transfers"),
+    }
+    return {"data": experiment.data, **settings(params, SUPERVISED), **dict(flatten(protocol))}
 
 
 def _short_names(keys: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
+from torch.distributed.nn.functional import all_reduce
 
 from cl.runtime.machine import to_device
 
@@ -85,7 +86,7 @@ def gather_together(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def mean_over_ranks(x: Tensor) -> Tensor:
     """Mean of a tensor over all ranks; each rank's tensor receives its gradient."""
-    return x if ranks() == 1 else _Sum.apply(x) / ranks()
+    return x if ranks() == 1 else all_reduce(x) / ranks()
 
 
 def permute(x: Tensor, order: Tensor) -> Tensor:
@@ -126,16 +127,6 @@ class _Gather(Function):
         part = gradient.new_empty((len(gradient) // ranks(), *gradient.shape[1:]))
         dist.reduce_scatter_tensor(part, gradient.contiguous())
         return part
-
-
-class _Sum(Function):
-    @staticmethod
-    def forward(ctx, x):  # type: ignore[no-untyped-def]
-        return summed(x)
-
-    @staticmethod
-    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
-        return summed(gradient)
 
 
 def gathered(x: Tensor) -> Tensor:

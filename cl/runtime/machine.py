@@ -172,9 +172,8 @@ def settings_restored() -> Iterator[None]:
 
 
 def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = (
-        precision != "fp32"
-    )  # bf16: for what stays in float32, such as logits
+    # With bf16 too: for what stays in float32, such as logits.
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:

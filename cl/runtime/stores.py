@@ -1,15 +1,15 @@
 """Files in an object store or on a web server (fsspec); operations are retried if the network fails."""
 
 import errno
-import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import fsspec
+
+from cl.runtime.files import finished
 
 T = TypeVar("T")
 
@@ -98,14 +98,8 @@ def upload(file: Path, place: str) -> None:
         ValueError: writing to the store failed.
     """
     if not is_url(place):
-        target = Path(place)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{file.name}.{uuid.uuid4().hex[:8]}.partial")
-        try:
+        with finished(Path(place)) as partial:
             shutil.copyfile(file, partial)
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
         return
 
     def put() -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import tarfile
-import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
-from cl.runtime.files import UNREACHABLE, reason
+from cl.runtime.files import UNREACHABLE, finished, reason
 from cl.shards import duplicates, tiles
 from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
 from cl.shards.manifest import INDEX, Shard
@@ -48,19 +47,14 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
     Raises:
         OSError: for example, the disk is full; nothing is left behind.
     """
-    unique = uuid.uuid4().hex[:8]  # a process of an earlier run may still be writing the same shard
-    partial = target.with_name(f"{target.name}.{unique}.partial")
     skipped: dict[str, str] = {}
     digests: dict[str, bytes] = {}
-    try:
+    with finished(target) as partial:  # a process of an earlier run may still be writing the same shard
         kept = _write_tar(partial, _readable(listed, storage, levels, skipped, digests))
         rows = _index(partial, kept)
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         shard = Shard(name=target.name, images=len(kept), bytes=partial.stat().st_size, sha256=digest)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
     begun = [digests.get(image.key, duplicates.UNREAD) for image in tiles.images_begun(listed)]
     keys = np.array([image.key.encode() for image, _ in kept], dtype=bytes)
     counts = Counter({name: sum(getattr(encoded, name) for _, encoded in kept) for name in COUNTED})

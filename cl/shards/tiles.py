@@ -27,14 +27,9 @@ def whole_of(image: Image) -> Image:
     return image.whole if isinstance(image, Tile) else image
 
 
-def _begins(image: Image) -> bool:
+def begins(image: Image) -> bool:
     """Whether this is an uncut image or the first tile of one."""
     return not isinstance(image, Tile) or image.box[:2] == (0, 0)
-
-
-def first_samples(listed: Sequence[Image]) -> np.ndarray:
-    """The positions of uncut images and first tiles."""
-    return np.flatnonzero([_begins(image) for image in listed])
 
 
 def samples_by_image(listed: list[Image]) -> Iterator[list[Image]]:
@@ -45,7 +40,7 @@ def samples_by_image(listed: list[Image]) -> Iterator[list[Image]]:
 
 def images_begun(listed: list[Image]) -> list[Image]:
     """The images whose first sample is in this part of a list."""
-    return [whole_of(image) for image in listed if _begins(image)]
+    return [whole_of(image) for image in listed if begins(image)]
 
 
 def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
@@ -105,6 +100,6 @@ def encode(
             upright = np.ascontiguousarray(images.turn(pixels, orientation))
             yield images.encode_pixels(upright, kind, storage.quality)._replace(
                 turned=orientation > 1,
-                several_frames=several and _begins(tile),
+                several_frames=several and begins(tile),
                 flat=deep and images.is_flat(pixels),
             )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cl.runtime import stores
+from cl.runtime.files import finished
 from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
@@ -142,12 +143,10 @@ def save_note(path: Path, packed: Packed) -> None:
     """Write the note on a finished shard to disk; it appears only when complete."""
     facts = {"shard": packed.shard.model_dump(), "counts": packed.counts, "skipped": packed.skipped}
     encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    with finished(path) as partial, partial.open("wb") as file:
         np.savez(file, rows=packed.rows, keys=packed.keys, digests=packed.digests, facts=encoded)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def load_note(path: Path) -> Packed:

@@ -120,7 +120,7 @@ def _shuffled(listed: Sequence[Image], tiled: bool) -> Sequence[Image]:
     """
     if not tiled:
         return Subset(listed, _permutation(len(listed), len(listed)))
-    firsts = tiles.first_samples(listed)
+    firsts = np.flatnonzero([tiles.begins(image) for image in listed])
     images = np.split(np.arange(len(listed)), firsts[1:])
     return Subset(listed, np.concatenate([images[i] for i in _permutation(len(listed), len(images))]))
 

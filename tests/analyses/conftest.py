@@ -24,6 +24,11 @@ LOG = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def analysed(shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress) -> Callable[..., Context]:
     """Makes the context of an analysis, with changes, that writes to `tmp_path / "out"`."""

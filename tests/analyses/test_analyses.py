@@ -28,19 +28,11 @@ from cl.data.views import View, centre
 from cl.losses import infonce
 from cl.report.charts import Chart
 from cl.runtime.tensor_files import save_tensors
-from tests.support.analyses import SIZES, SMALL, l2_normalize, tiny_params
+from tests.support.analyses import SIZES, SMALL, tiny_params
+from tests.support.objective import l2_normalize
 from tests.support.project import compose
 
 TAU = 0.2
-
-
-def test_the_multiplier_of_orthogonal_images_is_known() -> None:
-    """Views of an image equal, images orthogonal: q = 2 (N - 1) / (exp(1 / tau) + 2 (N - 1))."""
-    for n in (2, 8):
-        q = npc.multiplier(torch.eye(8)[:n], torch.eye(8)[:n], TAU)
-        assert q.tolist() == pytest.approx(
-            [2 * (n - 1) / (math.exp(1 / TAU) + 2 * (n - 1))] * 2 * n, rel=1e-5
-        )
 
 
 def test_the_share_of_easy_pairs_is_known() -> None:

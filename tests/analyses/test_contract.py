@@ -9,18 +9,10 @@ from cl import config
 from cl.analyses import gradient_norm
 from cl.report import charts
 from cl.runtime.registry import kinds, module_of
-from tests.support.analyses import SMALL, l2_normalize, tiny_params
+from tests.support.analyses import SMALL, tiny_params
 from tests.support.devices import on_all_devices
+from tests.support.objective import l2_normalize
 from tests.support.project import compose
-
-
-def test_every_analysis_has_a_configuration_and_docstrings(shipped) -> None:
-    assert sorted(shipped) == kinds("analyses")
-    for kind in kinds("analyses"):
-        module = module_of("analyses", kind)
-        assert module.__doc__
-        assert module.analyze.__doc__
-
 
 CONTRASTS = {"mi_bound", "gradient_norm"}  # their queries and keys depend on the method
 CASES = [(kind, method) for kind in kinds("analyses") for method in ("simclr", "byol")]

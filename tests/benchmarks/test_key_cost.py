@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import key_cost
-from tests.support.analyses import l2_normalize
+from tests.support.objective import l2_normalize
 
 
 def test_both_forms_of_the_vanilla_loss_have_the_same_gradient() -> None:

@@ -16,7 +16,6 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
-from cl.shards import images
 from pipeline.pretrain import cropped
 from pipeline.support.locations import transform
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
@@ -160,13 +159,6 @@ def test_only_jpegs_in_colour_are_left_to_the_device(readers) -> None:
         assert (found.height, found.width) == pixels.shape[:2]
         (image,) = device_crops.decode([found], CPU)
         assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels), key
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_are_turned_as_by_the_workers(orientation) -> None:
-    pixels = np.asarray(photograph())
-    found = device_crops.turn(torch.from_numpy(pixels.copy()).permute(2, 0, 1), orientation)
-    assert np.array_equal(found.permute(1, 2, 0).numpy(), images.turn(pixels, orientation))
 
 
 def test_a_batch_that_the_device_cannot_decode_is_decoded_by_the_cpu(

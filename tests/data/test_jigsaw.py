@@ -38,12 +38,8 @@ def test_patches_are_windows_of_the_nine_cells_of_one_crop(params) -> None:
     whole = jigsaw(params, area=[1.0, 1.0])
     seen, orders = set(), set()
     for sample in range(400):
-        assert (random_crop_box(picture.shape[:2], whole.area, RandomNumbers(3, 0, sample, 1))) == (
-            0,
-            0,
-            36,
-            36,
-        )
+        rng = RandomNumbers(3, 0, sample, 1)
+        assert random_crop_box(picture.shape[:2], whole.area, rng) == (0, 0, 36, 36)
         patches = patches_of(picture, whole, sample)
         corners = patches[:, 0, 0, :2].astype(int)
         assert np.array_equal(patches[:, :, 0, 0] - patches[:, :1, 0, 0], np.tile(np.arange(10), (9, 1)))

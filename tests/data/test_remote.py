@@ -18,14 +18,8 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from pipeline.support import locations
 from pipeline.support.locations import transform
-from tests.support.remote import (
-    assert_reads_equal,
-    cache_bytes,
-    fork,
-    join_all,
-    shard_bytes,
-    smallest_limit,
-)
+from tests.support.processes import join, start_fork
+from tests.support.remote import assert_reads_equal, cache_bytes, shard_bytes, smallest_limit
 
 
 @pytest.mark.parametrize("kind", ["http", "file", "memory"])
@@ -91,11 +85,11 @@ def test_processes_share_a_full_cache_within_its_limit(folder, server, tmp_path)
         reader.prefetch(positions[:30])
         assert_reads_equal(reader, local, positions)
 
-    processes = fork(4, work)
+    processes = [start_fork(work) for _ in range(4)]
     largest = 0
     while any(process.is_alive() for process in processes):
         largest = max(largest, cache_bytes(tmp_path / "cache"))
-    join_all(processes)
+    join(processes)
     assert 0.8 * limit < largest <= limit
 
 
@@ -107,7 +101,7 @@ def test_no_piece_is_fetched_twice_by_two_processes(folder, server, cache) -> No
         reader.prefetch(np.arange(320))
         assert_reads_equal(reader, local, range(320))
 
-    join_all(fork(3, work))
+    join([start_fork(work) for _ in range(3)])
     assert len(server.ranges_sent()) == len(set(server.ranges_sent())) >= 40
 
 
@@ -143,7 +137,7 @@ def test_reading_ahead_starts_again_after_a_fork(folder, server, cache) -> None:
             time.sleep(0.01)
 
     wait_for_requests(4)  # all threads of this process are busy
-    (process,) = fork(1, work)
+    process = start_fork(work)
     wait_for_requests(5)
     process.kill()
     process.join()
@@ -154,7 +148,7 @@ def test_a_killed_process_leaves_no_incomplete_piece(folder, server, tmp_path) -
     cache = Cache(tmp_path / "cache", limit)
     reader = Reader(folder, "train", server.url, cache)
     server.go.clear()
-    (process,) = fork(1, reader.read, 0)
+    process = start_fork(reader.read, 0)
     while not list(cache.folder.rglob("*.partial")) or not server.ranges_sent():
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)

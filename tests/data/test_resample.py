@@ -63,15 +63,6 @@ def test_crops_are_those_of_the_workers(params, way: Callable, interpolation: st
         assert difference.mean() < 0.1
 
 
-def test_the_rows_of_weights_sum_to_one_inside_the_box() -> None:
-    start, stop = torch.tensor([0.0, 3.0, 39.0]), torch.tensor([40.0, 10.0, 40.0])
-    for interpolation in resample.KERNELS:
-        weights = resample.weights(start, stop, 16, 40, interpolation)
-        torch.testing.assert_close(weights.sum(2), torch.ones(3, 16))
-        assert not weights[1, :, :3].any()
-        assert not weights[1, :, 10:].any()
-
-
 def test_an_image_that_shrinks_much_is_cropped_by_products(params) -> None:
     """PyTorch's kernels would not have enough shared memory for their weights."""
     pixels = RNG.integers(0, 256, (4, 16 * resample.FURTHEST + 1, 3), dtype=np.uint8)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from cl.detection.feature_maps import FeatureMaps
-from cl.networks import backbones
-from tests.support.backbones import HIERARCHICAL, PLAIN, config
+from tests.support.backbones import HIERARCHICAL, PLAIN, build
 
 CHANNELS = {  # of the maps at strides 4, 8, 16 and 32, or of the last map
     "test_convnext": [24, 32, 48, 64],
@@ -30,11 +29,6 @@ ENDINGS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "vit": lambda network, x: x.mean((2, 3)),
     "test_vit": lambda network, x: x.mean((2, 3)),
 }
-
-
-def build(name: str, **changes: Any) -> backbones.Backbone:
-    torch.manual_seed(0)
-    return backbones.build(config(name, **changes)).eval()
 
 
 @pytest.mark.parametrize("name", HIERARCHICAL)
@@ -58,12 +52,12 @@ def test_plain_networks_give_their_last_map(name, stride) -> None:
 def test_features_are_those_of_the_encoder(name) -> None:
     """The last map, and what follows it in the network, give the encoder's features."""
     changes = {"pool": "average"} if name == "test_vit" else {}
-    network, images = build(name, **changes), torch.randn(2, 3, 64, 64)
+    network, images = build(name, **changes).eval(), torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         if name == "test_vit":  # timm has a norm after the average, and none before it
             tokens = network.forward_features(images)
             network.fc_norm = torch.nn.Identity()
             torch.testing.assert_close(network(images), tokens[:, 1:].mean(1))
         expected = network(images)
-        last = FeatureMaps(build(name, **changes))(images)[-1]
+        last = FeatureMaps(build(name, **changes).eval())(images)[-1]
         torch.testing.assert_close(ENDINGS[name](network, last), expected, atol=1e-6, rtol=1e-5)

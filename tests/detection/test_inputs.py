@@ -1,6 +1,5 @@
 """Annotated pictures as people have them: read right, or named before training."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -97,8 +96,9 @@ def test_sizes_written_as_floats_are_numbers(copied, coco_config) -> None:
     assert read(coco_config, copied).train
 
 
-def test_nested_brackets_are_no_crash(copied, coco_config) -> None:
-    (copied / "coco/annotations/instances_val2017.json").write_text("[" * 100_000)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"images": [' + "9" * 5000 + "]}"], ids=["nested", "long"])
+def test_nested_brackets_and_numbers_with_too_many_digits_are_no_crash(text, copied, coco_config) -> None:
+    (copied / "coco/annotations/instances_val2017.json").write_text(text)
     with pytest.raises(ValueError, match="instances_val2017.json is not a COCO instances file"):
         read(coco_config, copied)
 
@@ -145,15 +145,6 @@ def test_overlaps_are_as_exact_as_the_thresholds() -> None:
     assert iou(found, object_)[0, 0] >= 0.65
 
 
-def test_strings_are_shown_as_strings(copied, coco_config) -> None:
-    path = copied / "coco/annotations/instances_train2017.json"
-    content = json.loads(path.read_text())
-    content["annotations"][0]["category_id"] = str(content["annotations"][0]["category_id"])
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="has category_id '2', which is not listed"):
-        read(coco_config, copied)
-
-
 @pytest.mark.parametrize(
     ("part", "change", "expected"),
     [
@@ -163,6 +154,7 @@ def test_strings_are_shown_as_strings(copied, coco_config) -> None:
         ("annotations", {"bbox": [1, 2, 3, 10**400]}, "annotation 1 has bbox .* expected four numbers"),
         ("annotations", {"iscrowd": "0"}, "annotation 1 has iscrowd '0', expected 0 or 1"),
         ("annotations", {"image_id": "1"}, "has image_id '1', which is not listed .the first is "),
+        ("annotations", {"category_id": "2"}, "has category_id '2', which is not listed"),
         ("categories", {"id": "1"}, "not a COCO instances file .TypeError"),
         ("categories", {"name": 5}, "a category has the name 5, expected text"),
         ("images", {"id": "1"}, "not a COCO instances file .TypeError"),
@@ -172,13 +164,6 @@ def test_strings_are_shown_as_strings(copied, coco_config) -> None:
 def test_what_evaluators_would_misread_or_fail_on_is_refused(part, change, expected, copied, coco_config):
     edit_annotations(copied, lambda content: content[part][0].update(change), "val2017")
     with pytest.raises(ValueError, match=f"instances_val2017.json.*{expected}"):
-        read(coco_config, copied)
-
-
-def test_numbers_with_too_many_digits_are_no_crash(copied, coco_config) -> None:
-    path = copied / "coco/annotations/instances_val2017.json"
-    path.write_text('{"images": [' + "9" * 5000 + "]}")
-    with pytest.raises(ValueError, match="instances_val2017.json is not a COCO instances file"):
         read(coco_config, copied)
 
 

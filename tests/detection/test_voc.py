@@ -1,7 +1,5 @@
 """Data in VOC's layout: every problem is named with its file."""
 
-import re
-
 import pytest
 
 from cl.detection.data import read
@@ -51,15 +49,6 @@ def test_misspelt_and_missing_class_names_are_errors(copied, voc_config) -> None
         path = annotations / f"{number:06d}.xml"
         path.write_text(f"<annotation><object><name>{name}</name></object></annotation>")
     with pytest.raises(ValueError, match="1.xml: .* 'Person', expected 'person'; .*2.xml: .* without a name"):
-        read(voc_config, copied)
-
-
-def test_an_empty_list_is_refused(copied, voc_config) -> None:
-    (copied / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").write_text("")
-    message = (
-        "10 training images with objects in 2007/trainval and 0 test images with objects in 2007/test; add"
-    )
-    with pytest.raises(ValueError, match=re.escape(message)):
         read(voc_config, copied)
 
 

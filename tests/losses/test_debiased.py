@@ -10,7 +10,7 @@ from torch import Tensor
 from cl.losses import debiased, infonce
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from tests.support.losses import TAU
+from tests.support.losses import TAU, assert_same
 from tests.support.objective import l2_normalize
 
 
@@ -64,18 +64,9 @@ def contrasts() -> list[Contrast]:
 def test_value_and_gradient_equal_the_loop(beta, number) -> None:
     contrast = contrasts()[number]
     sides = [contrast.queries, contrast.positives, contrast.negatives.rows]
-    for side in sides:
-        if side.is_leaf:
-            side.requires_grad_()
+    leaves = [side.requires_grad_() for side in sides if side.is_leaf]
     ours, theirs = debiased.loss(contrast, config(0.1, beta), 0.0), loop(contrast, 0.1, beta)
-    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
-    leaves = [side for side in sides if side.requires_grad]
-    for a, b in zip(
-        torch.autograd.grad(ours, leaves, allow_unused=True),
-        torch.autograd.grad(theirs, leaves, allow_unused=True),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b if b is not None else torch.zeros_like(a), rtol=1e-9, atol=1e-11)
+    assert_same(ours, theirs + 0 * sum(leaf.sum() for leaf in leaves), leaves)  # a loop may not use all
 
 
 def test_the_loops_reach_the_smallest_g_and_others() -> None:

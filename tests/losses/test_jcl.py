@@ -8,7 +8,7 @@ from torch import Tensor
 from cl.losses import infonce, jcl
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from tests.support.losses import TAU
+from tests.support.losses import TAU, assert_same
 from tests.support.objective import l2_normalize
 
 
@@ -34,9 +34,7 @@ def test_jcl_equals_its_formula_with_the_covariance_matrix(unbiased) -> None:
         logits = torch.cat([(q[i] @ mu / TAU + t)[None], contrast.negatives.rows @ q[i] / TAU])
         others.append(-F.log_softmax(logits, 0)[0] + t)
     for theirs in (torch.stack(losses).mean(), torch.stack(others).mean()):
-        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
-        a, b = (torch.autograd.grad(value, q, retain_graph=True)[0] for value in (ours, theirs))
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+        assert_same(ours, theirs, [q])
 
 
 def test_jcl_is_the_limit_of_gaussian_keys() -> None:
@@ -45,9 +43,8 @@ def test_jcl_is_the_limit_of_gaussian_keys() -> None:
     torch.manual_seed(1)
     keys = contrast.positives
     centred = keys - keys.mean(1, keepdim=True)
-    draws = (
-        keys.mean(1, keepdim=True) + torch.randn(6, 400_000, 4, dtype=torch.float64) @ centred / 2
-    )  # covariance / M'
+    noise = torch.randn(6, 400_000, 4, dtype=torch.float64)
+    draws = keys.mean(1, keepdim=True) + noise @ centred / 2  # covariance / M'
     inside = (torch.einsum("nd,nmd->nm", contrast.queries, draws) / TAU).exp().mean(1)
     expected = (inside + contrast.negative_log_partition().exp()).log() - contrast.positive_logits().mean(1)
     ours = jcl.loss(contrast, jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False), 0.0)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cl.methods import dino
 from cl.networks.target import Ema
-from tests.support.loops import normal
+from tests.support.loops import in_passes, normal
 from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, train_step, views
 from tests.support.project import compose
 
@@ -25,13 +25,8 @@ def small(**settings) -> dino.Method:  # type: ignore[no-untyped-def]
 
 
 def logits(network: nn.Module, last_layer: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """V x (N, K): the crops of one size share a pass; the last layer's rows have unit length."""
-    found = []
-    for part in (inputs[:2], inputs[2:]):
-        if part:
-            z = normal(network(torch.stack(part, 1).flatten(0, 1))).unflatten(0, (-1, len(part)))
-            found += [z[:, v] @ normal(last_layer).T for v in range(len(part))]
-    return found
+    """V x (N, K); the last layer's rows have unit length."""
+    return [normal(z) @ normal(last_layer).T for z in in_passes(network, inputs)]
 
 
 def softmax(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from cl.methods import BaseMethod
 from cl.networks.queue import NO_GROUP
 from cl.objective.terms import Contrast
 from cl.runtime.registry import module_of
+from tests.support.loops import assert_same_gradients
 from tests.support.methods import (
     CASES,
     batch_of,
@@ -89,14 +90,7 @@ def test_a_method_with_groups_equals_a_masked_dense_loss(case) -> None:
         in_queue = queued is not None and len(terms[0].negatives.rows) == len(queued)
         columns = queued if in_queue else None
         theirs = torch.stack([dense_loss(term, groups, columns) for term in terms]).mean()
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-        trained = [p for p in method.parameters() if p.requires_grad]
-        for a, b in zip(
-            torch.autograd.grad(ours, trained, retain_graph=True),
-            torch.autograd.grad(theirs, trained),
-            strict=True,
-        ):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+        assert_same_gradients(method, ours, theirs)
         method.after_step(step / 3)
         if queued is not None:
             queued = queue_groups(method, groups, queued)

@@ -7,15 +7,8 @@ from torch import nn
 
 from cl.networks.target import Ema
 from cl.runtime.registry import module_of
-from tests.support.loops import cross_entropy, normal
-from tests.support.methods import (
-    TAU,
-    batch_of,
-    build,
-    task_of,
-    usual_loss,
-    views,
-)
+from tests.support.loops import cross_entropy, in_passes, normal
+from tests.support.methods import TAU, batch_of, build, task_of, usual_loss, views
 
 
 def test_moco_equals_its_algorithm() -> None:
@@ -78,7 +71,7 @@ def test_all_views_after_the_first_are_keys() -> None:
     method = build("moco", keys="rest", shuffle=False)
     inputs = views(4, sizes=(12, 12, 12, 12))
     (contrast,) = method(batch_of(inputs))
-    keys = normal(method.target(torch.stack(inputs[1:], 1).flatten(0, 1))).unflatten(0, (4, 3))
+    keys = normal(torch.stack(in_passes(method.target, inputs[1:]), 1))
     torch.testing.assert_close(contrast.positives, keys)
     method.after_step(1.0)
     torch.testing.assert_close(method.queue.rows[:4], keys.mean(1))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cl.methods import BaseMethod
 from cl.objective.batch import Batch
-from tests.support.loops import assert_same_gradients, cross_entropy, loss_of, normal
+from tests.support.loops import assert_same_gradients, cross_entropy, loss_of, nce, normal
 from tests.support.methods import IMAGES, TAU, batch_of, build, config_of, views
 
 SIZES = (12, 12, 8)
@@ -37,18 +37,15 @@ def test_nce_equals_the_loop_of_the_paper(sizes) -> None:
         terms = method(batch)
         found = embeddings(method, batch)
         noise = terms[0].negatives.selected.tolist()
-        exponentials = [
-            [(view[i] @ bank[j] / TAU).exp() for j in [int(position), *noise[i]]]
+        logits = [
+            [view[i] @ bank[j] / TAU for j in [int(position), *noise[i]]]
             for view in found
             for i, position in enumerate(batch.positions)
         ]
         if z is None:
-            together = [e.detach() for row in exponentials for e in row]
+            together = [s.detach().exp() for row in logits for s in row]
             z = IMAGES * sum(together) / len(together)
-        losses = []
-        for positive, *negatives in exponentials:
-            odds = [(e / z) / (e / z + 7 / IMAGES) for e in (positive, *negatives)]
-            losses.append(-odds[0].log() - sum((1 - h).log() for h in odds[1:]))
+        losses = [nce(positive, negatives, z) for positive, *negatives in logits]
         assert_same_gradients(method, loss_of(terms, "nce"), sum(losses) / len(losses))
         method.after_step(0.5)
         for i, position in enumerate(batch.positions):
@@ -82,9 +79,7 @@ def test_a_softmax_over_samples(own) -> None:
     terms = method(batch)
     columns = terms[0].negatives.selected
     assert ((columns == batch.positions[:, None]).any()) == own
-    assert all(
-        torch.equal(term.negatives.selected, columns) for term in terms
-    )  # of an image, whatever the view
+    assert all(torch.equal(term.negatives.selected, columns) for term in terms)  # whatever the view
     losses = [
         cross_entropy(z @ method.bank.rows[p] / TAU, [z @ method.bank.rows[j] / TAU for j in row])
         for view in embeddings(method, batch)

@@ -1,134 +1,54 @@
 """BYOL, SimSiam, MoCo v3, NNCLR and Fast-MoCo against loops written from their papers."""
 
-import copy
 import itertools
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 from cl.networks import patches
 from cl.networks.queue import Queue
-from tests.support.loops import assert_equals_the_loop, cross_entropy, normal, with_another_target
-from tests.support.methods import (
-    EMA,
-    FAST,
-    TAU,
-    batch_of,
-    build,
-    gives,
-    kind_of,
-    views,
-)
+from tests.support.loops import assert_equals_the_loop, in_passes, normal, with_another_target
+from tests.support.methods import FAST, TAU, WHOLE, build, gives, kind_of, views
 
 
-def moco_v3_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """ctr(q1, k2) + ctr(q2, k1), each 2 tau times a cross-entropy; the sum is 4 tau times our mean."""
-    q1, q2 = (normal(method.predictor(method.projector(method.backbone(x)))) for x in inputs)
-    k1, k2 = (normal(method.target(x)).detach() for x in inputs)
-    labels = torch.arange(len(q1))
-    ctr = sum(2 * TAU * F.cross_entropy(q @ k.T / TAU, labels) for q, k in ((q1, k2), (q2, k1)))
-    return ctr / (4 * TAU)
+def prediction(method, x):  # type: ignore[no-untyped-def]
+    """(N, 1, D)."""
+    return normal(method.predictor(method.projector(method.backbone(x))))[:, None]
 
 
-def byol_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """Half of the sum over both directions of the squared distance of unit vectors (eq. 2 to 4)."""
-    p1, p2 = (normal(method.predictor(method.projector(method.backbone(x)))) for x in inputs)
-    z1, z2 = (normal(method.target(x)).detach() for x in inputs)
-    return ((p1 - z2).square().sum(1).mean() + (p2 - z1).square().sum(1).mean()) / 2
+def predictions_of_pairs(method, x):  # type: ignore[no-untyped-def]
+    """(N, 6, D): combinations of the quarters of each image, which are taken column by column."""
+    side = x.shape[-1] // 2
+    corners = [x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)]
+    encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (len(x), 4))
+    pairs = [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)]
+    projected = method.projector(torch.stack(pairs, 1).flatten(0, 1))
+    return normal(method.predictor(projected)).unflatten(0, (len(x), 6))
 
 
-def simsiam_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """L = D(p1, z2) / 2 + D(p2, z1) / 2 with D = -cosine: half of ours, up to the constant 1."""
-    z1, z2 = (method.projector(method.backbone(x)) for x in inputs)
-    p1, p2 = method.predictor(z1), method.predictor(z2)
-    d = [-F.cosine_similarity(p, z.detach(), dim=1).mean() for p, z in ((p1, z2), (p2, z1))]
-    return 2 * (d[0] / 2 + d[1] / 2) + 2
+def loop(method, inputs, cut):  # type: ignore[no-untyped-def]
+    """Every prediction of every view against each of the first two views' targets, but not its own.
 
-
-def nnclr_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """CE(neighbour of z1, predictions of view 2) and vice versa; gradient only through the predictions."""
-    z1, z2 = (method.projector(method.backbone(x)) for x in inputs)
-    p1, p2 = normal(method.predictor(z1)), normal(method.predictor(z2))
+    MoCo v3 and Fast-MoCo: cross-entropy with the targets of all images; BYOL and SimSiam: squared distance of
+    unit vectors, 2 - 2 cosine; NNCLR: the queue's nearest row to a target against all predictions.
+    """
+    predict = partial(predictions_of_pairs if cut else prediction, method)
+    predictions = in_passes(predict, inputs, separate=2)  # (N, 1 or 6, D) each
+    target = getattr(method, "target", None) or (lambda x: method.projector(method.backbone(x)))
+    targets = [normal(target(x)).detach() for x in inputs[:2]]
     losses = []
-    for z, p in ((z1, p2), (z2, p1)):
-        for i, row in enumerate(normal(z).detach()):
-            nearest = max(method.queue.rows, key=lambda entry: float(entry @ row))
-            logits = [nearest @ p[j] / TAU for j in range(len(p))]
-            losses.append(cross_entropy(logits[i], logits[:i] + logits[i + 1 :]))
+    for b, a in itertools.product(range(2), range(len(inputs))):
+        for p in predictions[a].unbind(1) if a != b else []:
+            if kind_of(method) == "nnclr":
+                nearest = [max(method.queue.rows, key=lambda row, z=z: float(row @ z)) for z in targets[b]]
+                losses.append(F.cross_entropy(torch.stack(nearest) @ p.T / TAU, torch.arange(len(p))))
+            elif "contrasts" in gives(kind_of(method)):
+                losses.append(F.cross_entropy(p @ targets[b].T / TAU, torch.arange(len(p))))
+            else:
+                losses.append((p - targets[b]).square().sum(1).mean())
     return torch.stack(losses).mean()
-
-
-def fast_moco_loop(method, inputs):  # type: ignore[no-untyped-def]
-    """Algorithm 1: divide, encode, make six combinations, project, predict; mean over twelve terms."""
-    n, side = len(inputs[0]), inputs[0].shape[-1] // 2
-    targets = [normal(method.target(x)).detach() for x in inputs]
-    losses = []
-    for x, target in ((inputs[0], targets[1]), (inputs[1], targets[0])):
-        corners = [
-            x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)
-        ]  # column by column
-        encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (n, 4))
-        pairs = [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)]
-        projected = method.projector(torch.stack(pairs, 1).flatten(0, 1))
-        predictions = normal(method.predictor(projected)).unflatten(0, (n, 6))
-        losses += [F.cross_entropy(predictions[:, c] @ target.T / TAU, torch.arange(n)) for c in range(6)]
-    assert len(losses) == 12
-    return torch.stack(losses).mean()
-
-
-def predictions_loop(method, inputs, cut):  # type: ignore[no-untyped-def]
-    """Predictions (N, D) of every view, projections of the first two; small views share a pass."""
-    n = len(inputs[0])
-
-    def predict(x: Tensor) -> list[Tensor]:
-        if not cut:
-            return [normal(method.predictor(method.projector(method.backbone(x))))]
-        side = x.shape[-1] // 2
-        corners = [x[:, :, r : r + side, c : c + side] for c in (0, side) for r in (0, side)]
-        encoded = method.backbone(torch.stack(corners, 1).flatten(0, 1)).unflatten(0, (len(x), 4))
-        pairs = torch.stack(
-            [(encoded[:, a] + encoded[:, b]) / 2 for a in range(4) for b in range(a + 1, 4)], 1
-        )
-        made = normal(method.predictor(method.projector(pairs.flatten(0, 1))))
-        return list(made.unflatten(0, (len(x), 6)).unbind(1))
-
-    predictions = [predict(x) for x in inputs[:2]]
-    small = predict(torch.stack(inputs[2:], 1).flatten(0, 1))
-    for number in range(len(inputs) - 2):
-        predictions.append([p.unflatten(0, (n, -1))[:, number] for p in small])
-    if target := getattr(method, "target", None):
-        projections = [normal(target(x)).detach() for x in inputs[:2]]
-    else:
-        projections = [normal(method.projector(method.backbone(x))).detach() for x in inputs[:2]]
-    return predictions, projections
-
-
-def crops_loop(cut: bool):  # type: ignore[no-untyped-def]
-    """Every prediction of every crop against each of the two targets that is not of the same crop."""
-
-    def loop(method, inputs):  # type: ignore[no-untyped-def]
-        predictions, projections = predictions_loop(method, inputs, cut)
-        losses = []
-        for b, a in itertools.product(range(2), range(len(inputs))):
-            if a == b:
-                continue
-            for p in predictions[a]:
-                if type(method).__module__.endswith("nnclr"):
-                    nearest = [
-                        max(method.queue.rows, key=lambda entry, row=row: float(entry @ row))
-                        for row in projections[b]
-                    ]
-                    logits = torch.stack(nearest) @ p.T / TAU
-                    losses.append(F.cross_entropy(logits, torch.arange(len(p))))
-                elif "contrasts" in gives(kind_of(method)):
-                    losses.append(F.cross_entropy(p @ projections[b].T / TAU, torch.arange(len(p))))
-                else:
-                    losses.append((p - projections[b]).square().sum(1).mean())
-        return torch.stack(losses).mean()
-
-    return loop
 
 
 def test_neighbours_are_found_in_full_precision() -> None:
@@ -142,25 +62,6 @@ def test_neighbours_are_found_in_full_precision() -> None:
     expected = method._nearest(queries, None)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(method._nearest(queries, None), expected)
-
-
-@pytest.mark.parametrize("kind", ["moco_v3", "byol", "simsiam", "nnclr"])
-def test_patches_are_compared_with_targets_of_whole_views(kind) -> None:
-    """Six embeddings per image against the projection of the uncut other view."""
-    method = build(kind, cut=FAST, **({"ema": EMA} if kind == "nnclr" else {}))
-    inputs = views(4)
-    reference = copy.deepcopy(method)
-    contrasts = method(batch_of(inputs))
-    target = reference.target or nn.Sequential(reference.backbone, reference.projector)
-    keys = [normal(target(x)) for x in inputs]
-    if kind == "nnclr":
-        assert len(contrasts) == 12
-        expected = method.queue.rows[(keys[0] @ method.queue.rows.T).argmax(1)]
-        torch.testing.assert_close(contrasts[0].queries, expected)
-    else:
-        assert [len(c.queries) for c in contrasts] == [24, 24]
-        torch.testing.assert_close(contrasts[0].positives[:, 0], keys[0].repeat_interleave(6, 0))
-        torch.testing.assert_close(contrasts[1].positives[:, 0], keys[1].repeat_interleave(6, 0))
 
 
 def test_the_drawn_direction_is_the_same_for_both_views_and_changes_with_the_step() -> None:
@@ -183,28 +84,9 @@ def test_identical_patches_equal_no_patches(stage) -> None:
     torch.testing.assert_close(ours[0], plain[0].expand(4, 6, 5))
 
 
-@pytest.mark.parametrize(
-    ("kind", "loop"),
-    [
-        ("moco_v3", moco_v3_loop),
-        ("byol", byol_loop),
-        ("simsiam", simsiam_loop),
-        ("nnclr", nnclr_loop),
-    ],
-)
-def test_a_method_equals_the_loop_of_its_paper(kind, loop) -> None:
-    assert_equals_the_loop(with_another_target(kind), loop)
-
-
-def test_moco_v3_with_patches_equals_fast_moco() -> None:
-    assert_equals_the_loop(with_another_target("moco_v3", cut=FAST), fast_moco_loop)
-
-
-@pytest.mark.parametrize("kind", ["moco_v3", "byol", "nnclr"])
-def test_small_crops_are_predicted_from_too(kind) -> None:
-    assert_equals_the_loop(with_another_target(kind), crops_loop(cut=False), (12, 12, 8, 8))
-
-
 @pytest.mark.parametrize("kind", ["moco_v3", "byol", "simsiam", "nnclr"])
-def test_patches_of_small_crops_are_predicted_from_too(kind) -> None:
-    assert_equals_the_loop(with_another_target(kind, cut=FAST), crops_loop(cut=True), (12, 12, 8, 8))
+@pytest.mark.parametrize("cut", [WHOLE, FAST], ids=["whole", "patches"])
+@pytest.mark.parametrize("sizes", [(12, 12), (12, 12, 8, 8)], ids=len)
+def test_a_method_equals_its_loop(kind, cut, sizes) -> None:
+    method = with_another_target(kind, cut=cut)
+    assert_equals_the_loop(method, partial(loop, cut=cut == FAST), sizes)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cl.methods import BaseMethod
 from cl.methods._shared import prototypes
-from tests.support.loops import assert_equals_the_loop, normal
+from tests.support.loops import assert_equals_the_loop, normal, projections
 from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, train_step, views
 from tests.support.project import compose
 
@@ -26,17 +26,6 @@ def sinkhorn(scores: Tensor) -> Tensor:
     return (q * b).T
 
 
-def embeddings(method: BaseMethod, inputs: list[Tensor]) -> list[Tensor]:
-    """Crops of one size share a pass."""
-    found = []
-    for part in (inputs[:2], inputs[2:]):
-        if part:
-            images = torch.stack(part, 1).flatten(0, 1)
-            z = normal(method.projector(method.backbone(images))).unflatten(0, (-1, len(part)))
-            found += [z[:, v] for v in range(len(part))]
-    return found
-
-
 def swapped_prediction(z: list[Tensor], prototypes: Tensor, codes: list[Tensor]) -> Tensor:
     """1/2 sum over codes i of 1/(V - 1) sum over views v != i of -mean_b sum_k q_ik log softmax(s_v/tau)."""
     total = torch.zeros((), dtype=torch.float64)
@@ -52,7 +41,7 @@ def swapped_prediction(z: list[Tensor], prototypes: Tensor, codes: list[Tensor])
 
 
 def swav_loop(method: BaseMethod, inputs: list[Tensor]) -> Tensor:
-    z = embeddings(method, inputs)
+    z = [normal(x) for x in projections(method, inputs)]
     codes = [sinkhorn((x @ method.prototypes.T).detach()) for x in z[:2]]
     return swapped_prediction(z, method.prototypes, codes)
 
@@ -87,7 +76,7 @@ def test_steps_with_a_queue_equal_a_loop() -> None:
         method.begin_epoch(epoch)
         inputs = views(5, seed=step)
         ours = mean_loss(method, batch_of(inputs))
-        z = embeddings(other, inputs)
+        z = [normal(x) for x in projections(other, inputs)]
         codes, full = [], epoch >= 1 and len(queues[0]) >= 12
         for x, queue in zip(z, queues, strict=True):
             rows = torch.stack([*x.detach(), *(queue[-12:] if full else [])])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cl.detection.engines.torchvision import Detector
-from tests.support import parts, ranks
+from tests.support import ranks
 from tests.support.processes import run_ranks
 from tests.support.project import TINY, compose
 from tests.support.ranks import ALL, ONE_OF_EACH, WAYS, WEIGHTS, name
@@ -84,11 +84,11 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], toleranc
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_building_blocks(found, processes) -> None:
-    """Gathered rows, means and batch norm, forward and backward."""
-    several, one = found[processes]["parts"], parts.building_blocks()
+    """Gathered and permuted rows and means, forward and backward."""
+    several, one = found[processes]["parts"], ranks.building_blocks()
     for key in one:
         # Each rank has its own loss: a gathered sum counts once per rank, a rank's mean W times that of all.
-        factor = processes if key.endswith((": gradient", "mean gradient", "gather gradient")) else 1
+        factor = processes if key.endswith("gradient") else 1
         torch.testing.assert_close(
             several[key], one[key] * factor, rtol=1e-11, atol=1e-13, msg=lambda m, k=key: f"{k}: {m}"
         )
@@ -96,7 +96,7 @@ def test_building_blocks(found, processes) -> None:
 
 def test_every_process_hears_of_a_request_at_the_same_step(found) -> None:
     """After at most four fast steps, or one that takes seconds; a process alone does not wait."""
-    alone, heard = parts.requests(), found[2]["requests"]
+    alone, heard = ranks.requests(), found[2]["requests"]
     for pace, steps in (("fast steps", [5, 9]), ("slow steps", range(3, 13))):
         assert (alone[pace][0].nonzero()[:, 0] + 1).tolist() == list(range(3, 13))
         for rank in heard[pace]:

@@ -15,14 +15,10 @@ from tests.support.project import ROOT
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     """The settings of this process as they were."""
-    threads, fill = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory
-    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
-    yield
-    torch.set_num_threads(threads)
-    cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    with machine.settings_restored():
+        yield
     torch.utils.deterministic.fill_uninitialized_memory = fill
-    torch.use_deterministic_algorithms(False)
 
 
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your driver."

@@ -15,22 +15,6 @@ BLUE = Picture.new("RGB", COLOUR.size, (0, 0, 200))
 
 
 @pytest.mark.parametrize("encode", ["copy", "raw"])
-def test_inks_palettes_and_alpha_become_rgb(tmp_path, encode) -> None:
-    """Inks subtract from white: R = (255 - C)(255 - K) / 255; a palette is looked up; alpha is on white."""
-    inks, palette, gray = COLOUR.convert("CMYK"), COLOUR.quantize(16), np.asarray(COLOUR.convert("L"))
-    opacity = gray[::-1]
-    alpha = Picture.fromarray(np.stack([gray, opacity], -1), "LA")
-    files = {"inks.tif": file_of(inks, "TIFF"), "palette.png": file_of(palette, "PNG")}
-    found = pixels_by_key(stored(tmp_path, {**files, "alpha.png": file_of(alpha, "PNG")}, encode=encode))
-    cmyk = 255 - np.asarray(inks).astype(float)
-    assert np.abs(found["inks"] - cmyk[..., :3] * cmyk[..., 3:] / 255).max() <= 1
-    colours = np.array(palette.getpalette()).reshape(-1, 3)
-    assert np.array_equal(found["palette"], colours[np.asarray(palette)])
-    on_white = 255 + (gray.astype(float) - 255) * opacity / 255
-    assert np.abs(found["alpha"] - on_white[..., None]).max() <= 1
-
-
-@pytest.mark.parametrize("encode", ["copy", "raw"])
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "TIFF"])
 def test_colours_below_transparency_do_not_show(tmp_path, form, encode) -> None:
     """Cut-outs that look the same have the same pixels; opaque pixels keep theirs."""

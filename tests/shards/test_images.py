@@ -1,7 +1,6 @@
 """Image files of every kind, intact and damaged, to pixels and back."""
 
 import io
-import multiprocessing
 import resource
 import struct
 import warnings
@@ -17,15 +16,8 @@ from benchmarks.memory import growth
 from cl.shards import images
 from cl.sources import Storage
 from cl.sources._shared import photographs
-from tests.support.pictures import (
-    COLOUR,
-    FILES,
-    file_of,
-    mutated,
-    photograph,
-    png,
-    with_orientation,
-)
+from tests.support.pictures import COLOUR, FILES, file_of, mutated, photograph, png, with_orientation
+from tests.support.processes import start_fork
 from tests.support.tiny import STORAGE
 
 COPY = Storage(shard_images=1, **STORAGE)
@@ -197,8 +189,7 @@ def isolated(function: Callable[[], None], seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_virtual() + 2**31, resource.RLIM_INFINITY))
         function()
 
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
+    process = start_fork(run)
     process.join(seconds)
     process.kill()
     process.join()

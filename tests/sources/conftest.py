@@ -13,10 +13,10 @@ from tests.support.archives import (
     CLASSES,
     tiny_cifar,
     tiny_stl10,
-    write_class_folders,
     write_imagenet_archives,
     write_imagenet_folders,
 )
+from tests.support.pictures import tree
 from tests.support.project import TINY, compose
 
 
@@ -28,22 +28,22 @@ def source(tmp_path, monkeypatch) -> Callable[[str], Source]:  # type: ignore[no
         raw, overrides = tmp_path / "raw", []
         match kind:
             case "imagenet":
-                write_class_folders(raw / "imagenet")
+                tree(raw / "imagenet", classes=CLASSES)
                 overrides = [f"dataset.classes={len(CLASSES)}"]
             case "imagenet100":
-                write_class_folders(raw / "imagenet")
+                tree(raw / "imagenet", classes=CLASSES)
                 (tmp_path / "list.txt").write_text("\n".join(CLASSES))
                 overrides = [f"dataset.list={tmp_path / 'list.txt'}"]
             case "folder":
-                write_class_folders(raw / "folder")
+                tree(raw / "folder", classes=CLASSES)
             case "unlabelled":
-                write_class_folders(raw / "unlabelled")
+                tree(raw / "unlabelled", classes=CLASSES)
                 overrides = ["dataset.holdout=0.5"]
             case "table":
-                write_class_folders(raw / "table")
+                tree(raw / "table", classes=CLASSES)
                 rows = [
                     f"{path.relative_to(raw / 'table')},{path.parent.name},{path.parts[-3]}"
-                    for path in sorted(raw.rglob("*.JPEG"))
+                    for path in sorted(raw.rglob("*.jpg"))
                 ]
                 (raw / "table/images.csv").write_text("\n".join(["path,label,split", *rows]))
             case "photos":

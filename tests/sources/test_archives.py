@@ -2,15 +2,12 @@
 
 import fcntl
 import hashlib
-import multiprocessing
 import shutil
 import signal
 import socket
 import tarfile
 import threading
 import time
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,21 +19,10 @@ from tqdm import tqdm
 from cl.sources import Splits, cifar10, cifar100, stl10
 from cl.sources._shared import archives
 from tests.support.archives import CLASSES, add_member, add_special, contents, tiny_cifar, tiny_stl10
+from tests.support.processes import join, start_fork
+from tests.support.server import Server
 
 REQUESTS = 2  # per download: torchvision first asks where the URL leads
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Records the requested paths, and logs nothing."""
-
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        super().do_GET()
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -44,15 +30,9 @@ def server(tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     """Serves the files of `tmp_path / "served"`."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "served").mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "served"))
-    server.asked = []
-    server.handle_error = lambda *_: None  # torchvision hangs up on its first request
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
+    server = Server(tmp_path / "served")
     yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    server.close()
 
 
 @pytest.fixture(params=["cifar10", "cifar100", "stl10"])
@@ -69,7 +49,7 @@ def offered(request, server, tmp_path, monkeypatch):  # type: ignore[no-untyped-
     served = tmp_path / "served" / tiny.filename
     with tarfile.open(served, "w:gz") as tar:
         tar.add(tmp_path / "made" / tiny.base_folder, tiny.base_folder)
-    tiny.url = f"http://127.0.0.1:{server.server_port}/{tiny.filename}"
+    tiny.url = f"{server.url}/{tiny.filename}"
     tiny.tgz_md5 = hashlib.md5(served.read_bytes()).hexdigest()
     monkeypatch.setattr(datasets, kind.upper(), tiny)
     return SimpleNamespace(
@@ -119,7 +99,7 @@ def test_a_missing_archive_is_downloaded_once(offered, server, capfd) -> None:
     assert f"prepare: downloading {offered.archive.url}\n" in shown
     assert "100%" in shown
     assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
-    assert server.asked == REQUESTS * [f"/{offered.archive.filename}"]
+    assert [path for _, path, _ in server.requests] == REQUESTS * [f"/{offered.archive.filename}"]
     assert socket.getdefaulttimeout() is None
 
 
@@ -127,7 +107,7 @@ def test_an_archive_in_the_raw_folder_is_not_downloaded(offered, server) -> None
     offered.raw.mkdir()
     shutil.copy(offered.served, offered.raw)
     assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
-    assert server.asked == []
+    assert server.requests == []
     assert (offered.raw / offered.archive.filename).exists()
 
 
@@ -139,9 +119,9 @@ def test_an_archive_with_another_md5_is_refused(offered, server) -> None:
     expected = f"{offered.archive.filename} has md5 {found}, expected {md5}; {remedy(offered)}"
     assert expected in refusal(offered)
     shutil.copy(offered.served, offered.raw)
-    asked = len(server.asked)
+    asked = len(server.requests)
     assert expected in refusal(offered)
-    assert len(server.asked) == asked
+    assert len(server.requests) == asked
 
 
 def test_a_failed_download_says_what_to_put_where(offered) -> None:
@@ -192,9 +172,7 @@ def test_a_killed_download_leaves_nothing_under_a_final_name(offered, monkeypatc
     attributes = {name: value for name, value in vars(offered.archive).items() if not name.startswith("__")}
     with socket.create_server(("127.0.0.1", 0)) as half:
         url = f"http://127.0.0.1:{half.getsockname()[1]}/x.tar.gz"
-        arguments = ((offered.archive.__base__, attributes | {"url": url}), offered.raw)
-        child = multiprocessing.get_context("fork").Process(target=fetch, args=arguments)
-        child.start()
+        child = start_fork(fetch, (offered.archive.__base__, attributes | {"url": url}), offered.raw)
         connections = [half.accept()[0]]
         connections[0].recv(4096)
         connections[0].sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 99999\r\n\r\n")
@@ -226,19 +204,13 @@ def test_two_processes_download_an_archive_once(offered, server) -> None:
     offered.raw.mkdir()
     with (offered.raw / f".{offered.archive.base_folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        arguments = ((offered.archive.__base__, attributes), offered.raw)
-        children = [
-            multiprocessing.get_context("fork").Process(target=fetch, args=arguments) for _ in range(2)
-        ]
-        for child in children:
-            child.start()
+        archive = offered.archive.__base__, attributes
+        children = [start_fork(fetch, archive, offered.raw) for _ in range(2)]
         time.sleep(0.3)
-        assert server.asked == []
+        assert server.requests == []
         fcntl.flock(lock, fcntl.LOCK_UN)
-        for child in children:
-            child.join()
-    assert [child.exitcode for child in children] == [0, 0]
-    assert len(server.asked) == REQUESTS
+        join(children)
+    assert len(server.requests) == REQUESTS
     assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
 
 

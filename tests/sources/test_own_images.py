@@ -6,27 +6,22 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow
 import pytest
-from PIL import Image as Picture
 from pyarrow import parquet
 
 from cl import config
 from cl.data.reader import Reader
 from cl.runtime import stores
 from cl.sources import UNLABELLED, Image, Source, Splits, check_labels, table, unlabelled
+from tests.support.pictures import picture_file
 from tests.support.project import compose
 from tests.support.tiny import write_shards
-
-
-def picture(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Picture.new("RGB", (8, 8)).save(path, "PNG")
 
 
 @pytest.fixture
 def raw(tmp_path) -> Path:
     """`own`, with 40 images in nested folders, and other files."""
     for number in range(40):
-        picture(tmp_path / f"raw/own/{'ab'[number % 2]}/day {number % 3}/{number}.png")
+        picture_file(tmp_path / f"raw/own/{'ab'[number % 2]}/day {number % 3}/{number}.png")
     (tmp_path / "raw/own/notes.txt").touch()
     (tmp_path / "raw/own/.hidden.png").touch()
     return tmp_path / "raw"
@@ -68,7 +63,7 @@ def test_a_label_of_no_image_is_refused(row, message, raw, tmp_path) -> None:
 
 
 def test_a_label_finds_its_image_however_accents_are_encoded(raw, tmp_path) -> None:
-    picture(raw / "own" / normalize("NFD", "Vögel.png"))
+    picture_file(raw / "own" / normalize("NFD", "Vögel.png"))
     (raw / "own/labels.csv").write_text(normalize("NFC", "path,label\na/day 0/0.png,y\nVögel.png,x\n"))
     found = table.splits(settings(tmp_path, "partly_labelled"), raw)
     labelled = [image for image in (*found.train, *found.val) if image.label != UNLABELLED]
@@ -92,7 +87,7 @@ def test_few_images_leave_some_for_validation(images, held_out, tmp_path) -> Non
     """Of all images, and of the labelled ones, whatever the hashes of their names are."""
     rows = ["path,label"]
     for number in range(images):
-        picture(tmp_path / f"raw/own/{number}.png")
+        picture_file(tmp_path / f"raw/own/{number}.png")
         rows.append(f"{number}.png,{'ab'[number % 2]}")
     found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.01"), tmp_path / "raw")
     assert len(found.val) == held_out
@@ -144,7 +139,7 @@ def test_folders_of_the_system_are_left_out(raw, tmp_path) -> None:
         "__MACOSX",
         "Lost+Found",
     ):
-        picture(raw / "own" / folder / "thumb.png")
+        picture_file(raw / "own" / folder / "thumb.png")
     found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.3"), raw)
     assert len(found.train) + len(found.val) == 40
     assert found.left_out["in folders of the system, such as @eaDir"] == 6
@@ -155,8 +150,8 @@ def test_an_image_keeps_its_split_when_others_are_added(raw, tmp_path) -> None:
     config_ = settings(tmp_path, "unlabelled", "dataset.holdout=0.3")
     before = unlabelled.splits(config_, raw)
     for number in range(40):
-        picture(raw / f"own/{'ab'[number % 2]}/day {number % 3}/{number}.jpg")
-        picture(raw / f"own/more/{number}.png")
+        picture_file(raw / f"own/{'ab'[number % 2]}/day {number % 3}/{number}.jpg")
+        picture_file(raw / f"own/more/{number}.png")
     after = unlabelled.splits(config_, raw)
     for split in ("train", "val"):
         assert names(getattr(before, split), raw) < names(getattr(after, split), raw)
@@ -164,13 +159,13 @@ def test_an_image_keeps_its_split_when_others_are_added(raw, tmp_path) -> None:
 
 def test_the_share_that_is_held_out_is_the_given_one(raw, tmp_path) -> None:
     for number in range(960):
-        picture(raw / f"own/more/{number}.png")
+        picture_file(raw / f"own/more/{number}.png")
     found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.2"), raw)
     assert 160 < len(found.val) < 240  # 200 +- 3 standard deviations
 
 
 def test_an_empty_split_is_refused(tmp_path) -> None:
-    picture(tmp_path / "raw/own/only.png")
+    picture_file(tmp_path / "raw/own/only.png")
     with pytest.raises(ValueError, match=r"holdout=0.1 of the 1 image in .*own leaves 1"):
         unlabelled.splits(settings(tmp_path, "unlabelled"), tmp_path / "raw")
 
@@ -356,7 +351,7 @@ def test_a_split_without_any_label_is_refused() -> None:
 def test_groups_come_back_from_the_shards(raw, tmp_path) -> None:
     """Equal numbers for equal groups, -1 for an image without one."""
     for number in range(4):
-        picture(raw / f"own/c/{number}.png")
+        picture_file(raw / f"own/c/{number}.png")
     write(raw, COMPLETE + "c/0.png,cat,first,train\nc/1.png,cat,,train\nc/2.png,dog,third,train\n")
     found = listed(raw, tmp_path, "dataset.labels=some")
     write_shards(found, tmp_path / "shards", 2)

@@ -1,16 +1,12 @@
-"""Sizes that make analyses fast, and random unit rows."""
+"""Sizes that make analyses fast."""
 
 import functools
 import tempfile
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-
 from cl import config
 from tests.support.project import compose
 
-GENERATOR = torch.Generator().manual_seed(3)
 SIZES = ("dataset.train_patches=6", "dataset.val_patches=3")
 SMALL: dict[str, dict] = {
     "npc": {"batch_sizes": [16, 32], "anchors": 64},
@@ -21,11 +17,6 @@ SMALL: dict[str, dict] = {
     "alignment_uniformity": {"batch_size": 32, "batches": 2},
     "embedding": {"images": 60, "perplexity": 5},
 }
-
-
-def l2_normalize(*size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """Random unit rows."""
-    return F.normalize(torch.randn(*size, generator=GENERATOR, dtype=dtype), dim=-1)
 
 
 @functools.cache

@@ -41,15 +41,6 @@ def write_and_read(splits: Splits, folder: Path, shard_images: int = 10) -> tupl
     return Reader(folder, "train"), Reader(folder, "val")
 
 
-def write_class_folders(root: Path) -> None:
-    """Three training and two validation images per class."""
-    for split, count in (("train", 3), ("val", 2)):
-        for name in CLASSES:
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                Picture.fromarray(noise(number, 40, 50, 3)).save(root / split / name / f"{number}.JPEG")
-
-
 def with_hashes_of(official: type, folder: Path) -> type:
     """One of torchvision's archives with the md5 of the files in `folder`, and a URL that nobody serves."""
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
 
 from cl.config import read
-from cl.networks.backbones import BackboneConfig
+from cl.networks import backbones
+from cl.networks.backbones import Backbone, BackboneConfig
 from cl.runtime.registry import module_of
 from tests.support.project import ROOT
 
@@ -49,6 +51,12 @@ def config(name: str, **changes: Any) -> BackboneConfig:
     values = (PLAIN | HIERARCHICAL)[name] | changes
     found: BackboneConfig = module_of("networks.backbones", values["kind"]).Config(**values)
     return found
+
+
+def build(name: str, **changes: Any) -> Backbone:
+    """One of them, with the same weights each time."""
+    torch.manual_seed(0)
+    return backbones.build(config(name, **changes))
 
 
 def shipped(name: str) -> BackboneConfig:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,8 @@ from cl.methods import BaseMethod
 from cl.networks.context import MaskedContext
 from cl.objective.terms import Contrast
 from cl.runtime.registry import module_of
-from tests.support.methods import batch_of, build, loss_config, mean_loss, views
+from tests.support.losses import assert_same
+from tests.support.methods import IMAGES, batch_of, build, loss_config, mean_loss, views
 
 Loop = Callable[[BaseMethod, list[Tensor]], Tensor]
 
@@ -20,8 +22,31 @@ def cross_entropy(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     return (positive.exp() + torch.stack(negatives).exp().sum()).log() - positive
 
 
+def nce(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
+    """-log h(positive) - sum of log(1 - h(negative)), h = P / (P + K / n), P = e^s / Z."""
+
+    def posterior(s: Tensor) -> Tensor:
+        return s.exp() / z / (s.exp() / z + len(negatives) / IMAGES)
+
+    return -posterior(positive).log() - sum((1 - posterior(s)).log() for s in negatives)
+
+
 def normal(x: Tensor) -> Tensor:
     return x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def in_passes(network: Callable[[Tensor], Tensor], inputs: list[Tensor], separate: int = 0) -> list[Tensor]:
+    """(N, ...) of each view: a pass for each of the first `separate`, then one for all views of a size."""
+    found = [network(view) for view in inputs[:separate]]
+    for _, same_size in groupby(inputs[separate:], key=lambda view: view.shape):
+        together = list(same_size)
+        rows = network(torch.stack(together, 1).flatten(0, 1))
+        found += rows.unflatten(0, (-1, len(together))).unbind(1)
+    return found
+
+
+def projections(method: BaseMethod, inputs: list[Tensor], separate: int = 0) -> list[Tensor]:
+    return in_passes(lambda view: method.projector(method.backbone(view)), inputs, separate)
 
 
 def with_another_target(kind: str, **settings) -> BaseMethod:  # type: ignore[no-untyped-def]
@@ -60,15 +85,7 @@ def loss_of(terms: list[Contrast], name: str) -> Tensor:
 
 def assert_same_gradients(method: BaseMethod, ours: Tensor, theirs: Tensor) -> None:
     """Two values, and their gradients to all that the method trains."""
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    trained = [p for p in method.parameters() if p.requires_grad]
-    pairs = zip(
-        torch.autograd.grad(ours, trained, retain_graph=True),
-        torch.autograd.grad(theirs, trained),
-        strict=True,
-    )
-    for a, b in pairs:
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    assert_same(ours, theirs, [p for p in method.parameters() if p.requires_grad])
 
 
 def context_loop(network: MaskedContext, x: Tensor) -> Tensor:

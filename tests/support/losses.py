@@ -1,4 +1,6 @@
-"""SimCLR's contrast of two views, and its logits one by one, for loops written from papers."""
+"""SimCLR's contrast of two views, its logits one by one, and a comparison with loops from papers."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -7,6 +9,14 @@ from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 TAU = 0.2
+
+
+def assert_same(ours: Tensor, theirs: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Two values, and their gradients to the leaves."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    gradients = (torch.autograd.grad(value, leaves, retain_graph=True) for value in (ours, theirs))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def simclr(first: Tensor, second: Tensor, temperature: float = TAU) -> Contrast:

@@ -5,7 +5,7 @@ import io
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,10 +83,12 @@ def picture_file(path: Path, seed: int = 0, size: tuple[int, int] = (30, 20)) ->
     return path
 
 
-def tree(root: Path, count: int = 3, size: tuple[int, int] = (30, 20)) -> Path:
-    """Two class folders, with `count` training and two validation images each."""
+def tree(
+    root: Path, count: int = 3, size: tuple[int, int] = (30, 20), classes: Sequence[str] = ("cat", "dog")
+) -> Path:
+    """Class folders, with `count` training and two validation images each."""
     for split in ("train", "val"):
-        for label, name in enumerate(("cat", "dog")):
+        for label, name in enumerate(classes):
             for number in range(count if split == "train" else 2):
                 picture_file(root / split / name / f"{number}.jpg", 100 * label + number, size)
     return root

@@ -29,7 +29,11 @@ def start_fork(function: Callable[..., None], *arguments: object) -> BaseProcess
 
 def run_ranks(number: int, function: Callable[..., None], *arguments: object) -> None:
     """Run a function in as many forks, each with its rank as the last argument, until all have ended."""
-    processes = [start_fork(function, *arguments, rank) for rank in range(number)]
+    join([start_fork(function, *arguments, rank) for rank in range(number)])
+
+
+def join(processes: list[BaseProcess]) -> None:
+    """Wait until all have ended, without an error."""
     for process in processes:
         process.join(300)
-    assert [process.exitcode for process in processes] == [0] * number
+    assert [process.exitcode for process in processes] == [0] * len(processes)

@@ -21,14 +21,13 @@ from cl.detection import transfer
 from cl.networks import backbones
 from cl.objective.batch import Batch
 from cl.runtime import distributed
-from cl.runtime.distributed import gather, local_part, mean_over_ranks
+from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks, permute
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
-from cl.training.loop import replicated
+from cl.training.loop import ASK_SECONDS, StopSync, replicated
 from pipeline.support.locations import transform
 from tests.support import backbones as tiny
-from tests.support import parts
 from tests.support.detection import FPN, RESNET18, small
 from tests.support.methods import (
     CASES,
@@ -45,9 +44,12 @@ from tests.support.methods import (
     training_batch,
     usual_losses,
 )
-from tests.support.parts import GROUPS, IMAGES
 from tests.support.tiny import TinyBackbone, evaluated
 
+IMAGES = 24
+# Images of a group of batch norm: all, 8, 2. With 12 images on each of two processes, a group of 8 is on one
+# or spans both.
+GROUPS = (1, 3, 12)
 STEPS = 2  # show all that a step depends on: weights, buffers of the optimizer, targets, queues and banks
 WEIGHTS = ("weight", "bias")
 # In float32, rounding that turns one activation positive must not be amplified by later steps.
@@ -134,11 +136,8 @@ def trajectory(
 def to_transfer(folder: Path, kind: str) -> dict[str, Any]:
     """What a detector on a kind of backbone is built from: C4, or the simple pyramid on a transformer."""
     params = check(read(folder / "params.yaml"))
-    all_regions = {
-        "rpn_rois": 512,
-        "rois": 512,
-        "train_proposals": (50, 20),
-    }  # else each process samples its own
+    # Of all regions, where each process would otherwise sample its own.
+    all_regions = {"rpn_rois": 512, "rois": 512, "train_proposals": (50, 20)}
     changes = {"batch_size": 4, "reference_batch": 4, "base_lr": 0.001, **all_regions}
     config = small(params, "voc_c4", **changes, **(FPN if kind == "vit" else {}))
     torch.manual_seed(0)
@@ -164,6 +163,38 @@ def transferred(folder: Path, out: Path, kind: str) -> dict[str, Tensor]:
     saved = folder / str(distributed.ranks()) / "0" / f"transfer {kind}" / "step-000000002.safetensors"
     state, _ = load_tensors(saved)
     return found | {key: value.double() for key, value in state.items() if key.startswith("model.")}
+
+
+def building_blocks() -> dict[str, Tensor]:
+    """Each building block alone, with its gradient, on this process's rows."""
+    x = torch.arange(48, dtype=torch.float64).sin().view(IMAGES, 2)
+    mine = local_part(x).clone().requires_grad_()
+    gather(mine).pow(3).sum().backward()
+    found = {
+        "gather": gather(mine.detach()),
+        "rows": gather(global_rows(len(mine))),
+        "gather gradient": gather(mine.grad),
+    }
+    order = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(0))
+    found["another order"] = gather(permute(mine.detach(), order))
+    found["back"] = gather(permute(permute(mine.detach(), order), order.argsort()))
+    mine.grad = None
+    mean_over_ranks(mine.mean(0)).pow(3).sum().backward()
+    found |= {"mean": mean_over_ranks(mine.detach().mean(0)), "mean gradient": gather(mine.grad)}
+    return found
+
+
+def requests() -> dict[str, Tensor]:
+    """The steps, of twelve, at which each rank hears what the last one asks for from the third step on."""
+    found = {}
+    for name, seconds in (("fast steps", 0.0), ("slow steps", 2 * ASK_SECONDS)):
+        asking, heard = StopSync(0, replace(HERE, read_every=4)), torch.zeros(12, dtype=torch.bool)
+        for step in range(12):
+            asking.since -= seconds * (step + 1 - asking.asked)
+            signals = [15] if distributed.rank() == distributed.ranks() - 1 and step >= 2 else []
+            heard[step] = asking.agree(step + 1, signals)[0]
+        found[name] = gather(heard[None])
+    return found
 
 
 def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
@@ -219,8 +250,8 @@ def run(job: str, folder: Path) -> dict[str, Tensor]:
         return trajectory(int(number), **WAYS[way])
     out = folder / str(distributed.ranks()) / str(distributed.rank())
     return {
-        "parts": parts.building_blocks,
-        "requests": parts.requests,
+        "parts": building_blocks,
+        "requests": requests,
         "evaluations": lambda: evaluations(folder, out),
         "transfer_resnet": lambda: transferred(folder, out, "resnet"),
         "transfer_vit": lambda: transferred(folder, out, "vit"),

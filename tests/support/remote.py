@@ -1,14 +1,11 @@
-"""Reading remote shards from several processes, and the size of their cache."""
+"""Reading remote shards, and the size of their cache."""
 
 import fcntl
-import multiprocessing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from cl.data.reader import Reader
-
-FORK = multiprocessing.get_context("fork")
 
 
 def cache_bytes(cache: Path) -> int:
@@ -32,20 +29,6 @@ def smallest_limit(folder: Path) -> int:
     """The smallest limit that holds two windows of 64 samples."""
     reader = Reader(folder, "train")
     return int(1.05 * shard_bytes(reader) * 2 * 64 / len(reader)) + 1
-
-
-def fork(count: int, function: Callable, *arguments: object) -> list[multiprocessing.Process]:
-    """Forked processes that run the function."""
-    processes = [FORK.Process(target=function, args=arguments, daemon=True) for _ in range(count)]
-    for process in processes:
-        process.start()
-    return processes
-
-
-def join_all(processes: list[multiprocessing.Process]) -> None:
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0] * len(processes)
 
 
 def assert_reads_equal(reader: Reader, other: Reader, positions: Iterable[int]) -> None:

@@ -15,18 +15,12 @@ from cl.detection.engines import _pyramids
 from cl.detection.engines.torchvision import Detector
 from cl.detection.samples import sample
 from cl.detection.transfer import Detection, build_optimizer, estimate_statistics
-from cl.networks import backbones
 from cl.networks.batch_norm import has_batch_norm
 from pipeline.support.locations import transform
-from tests.support.backbones import HIERARCHICAL, PLAIN, config
+from tests.support.backbones import HIERARCHICAL, PLAIN, build
 from tests.support.detection import FPN, small, tuned
 
 BATCH_NORM = {"test_efficientnet", "test_resnet", "regnetx_002"}
-
-
-def build(name: str) -> backbones.Backbone:
-    torch.manual_seed(0)
-    return backbones.build(config(name))
 
 
 def detector(name: str, params: Params, scenes_folder: Path, **changes: object) -> Detector:
