@@ -32,6 +32,7 @@ from cl.training import optim, start
 from cl.training.loop import train
 from cl.training.tasks import Classification, classifier
 from pipeline import pretrain
+from pipeline.support import pretraining
 
 SIZE = ("dataset.resize=110", "dataset.crop=96", "views.random.size=96")
 SMALL = ("recipe=own/small", "hand_over=better", "optim.epochs=15", *SIZE)
@@ -84,7 +85,7 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
         assert params.init
         encoder = foreign.load(params.init.name, exact=False)
         beginning = start.from_backbone(encoder.network, encoder.config, {})
-        task, optimizer, data = pretrain.prepare(params, here, bank, beginning)
+        task, optimizer, data = pretraining.prepare(params, here, bank, beginning)
         adaptation = pretrain.adaptation(params, task, data, queries)
         assert adaptation
         backbone, projector = task.method.evaluated

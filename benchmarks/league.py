@@ -39,8 +39,7 @@ from cl.runtime.machine import Machine
 from cl.training import optim
 from cl.training.loop import train
 from cl.training.start import Start
-from pipeline import pretrain
-from pipeline.support import locations
+from pipeline.support import locations, pretraining
 
 LOSSES = {"dcl": DCLLoss, "infonce": NTXentLoss}
 
@@ -58,7 +57,7 @@ def main(recipe: str, seeds: tuple[int, ...], ways: tuple[str, ...], overrides: 
         for seed, way in itertools.product(seeds, ways):
             params = parameters(f"recipe={recipe}", *overrides, f"seed={seed}")
             here = machine.find(params.precision, deterministic=False)
-            task, optimizer, data = pretrain.prepare(params, here, readers[0], Start())
+            task, optimizer, data = pretraining.prepare(params, here, readers[0], Start())
             backbone, projector = task.method.evaluated
             began, used = time.monotonic(), cpu_seconds()
             if way == "cl":

@@ -38,8 +38,8 @@ from cl.shards.team import Team
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
-from pipeline.pretrain import build
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import build
 
 if TYPE_CHECKING:
     from cl.pretraining.task import PretrainingTask

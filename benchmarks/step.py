@@ -32,7 +32,7 @@ from cl.objective.batch import Batch
 from cl.runtime import machine
 from cl.runtime.cores import cores
 from cl.training import optim
-from pipeline.pretrain import build
+from pipeline.support.pretraining import build
 
 ROUNDS = {"cpu": 3, "cuda": 5}
 STEPS = {"cpu": 1, "cuda": 10}  # in each round

@@ -24,8 +24,8 @@ from cl.objective.negatives import Negatives
 from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime import machine
 from cl.training import optim
-from pipeline.pretrain import build
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import build
 
 TEMPERATURE, WIDTH = 0.1, 128
 SECONDS = 0.2  # of a turn, at least

@@ -17,7 +17,7 @@ from cl.roofline.operations import GPUS
 from cl.roofline.ranks import pretended_ranks
 from cl.runtime.machine import Machine
 from cl.training import optim
-from pipeline import pretrain
+from pipeline.support import pretraining
 
 SOME = 100_000  # images, where the data set does not say how many
 LARGEST = 3  # costs that are shown
@@ -43,8 +43,8 @@ def trace(params: Params, gpus: int = 1, images: int | None = None) -> FakeGpu:
     params = params.model_copy(update={"optim": settings})
     gpu = FakeGpu("fp32" if params.precision == "fp32" else "tf32")
     with pretended_ranks(gpus) if gpus > 1 else nullcontext(), gpu:
-        task = pretrain.build(params, Machine(GPU, 0, params.precision), images).train()
-        optimizer = pretrain.optimizer(params, task)
+        task = pretraining.build(params, Machine(GPU, 0, params.precision), images).train()
+        optimizer = pretraining.optimizer(params, task)
         for step in range(STEPS):
             gpu.clear()
             gpu.may_wait = step == 0

@@ -29,8 +29,8 @@ from cl.runtime.machine import Machine
 from cl.runtime.memory import available, peak_of_tree, return_freed
 from cl.training.loop import Data, train
 from cl.training.start import Start
-from pipeline import _floor, pretrain
-from pipeline.support import command, locations, outputs
+from pipeline import _floor
+from pipeline.support import command, locations, pretraining
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
@@ -73,10 +73,8 @@ def measure() -> None:
     progress = command.progress("plan")
     params, bank, queries = locations.data(params, progress.say)
     check_data(params, bank, queries)
-    if params.start_name:
-        outputs.require(locations.START)
     here = command.find_machine(params)
-    pretrain.warn(params, progress)
+    pretraining.warn(params, progress)
     free, used = _free(here), dict[int, int]()
     for tried in with_smaller_batches(params):
         size = tried.optim.batch_size
@@ -148,9 +146,9 @@ def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measur
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     quiet = Progress("plan", Console(quiet=True))
-    start = pretrain.load_start(params) if params.start_name else Start()
-    task, optimizer, data = pretrain.prepare(params, here, bank, start)
-    measure = pretrain.monitoring(params, task, data, queries)
+    start = pretraining.load_start(params) if params.start_name else Start()
+    task, optimizer, data = pretraining.prepare(params, here, bank, start)
+    measure = pretraining.monitoring(params, task, data, queries)
 
     def monitor() -> float:
         since = time.monotonic()
@@ -159,7 +157,7 @@ def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measur
         task.train()
         return time.monotonic() - since
 
-    trial = Trial(pretrain.cropped(params, data, here, quiet.say), here, monitor if measured else None)
+    trial = Trial(pretraining.cropped(params, data, here, quiet.say), here, monitor if measured else None)
     epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # enough for any trial
     train(task, trial, params.optim.model_copy(update={"epochs": epochs}), optimizer, progress=quiet)
     return trial

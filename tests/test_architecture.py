@@ -51,8 +51,8 @@ MAY_IMPORT = {
     ),
     "cl": "cl.commands cl.features cl.hub cl.losses",
     "pipeline.support": (
-        "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "
-        "cl.sources cl.training"
+        "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.methods cl.networks "
+        "cl.pretraining cl.report cl.runtime cl.sources cl.training"
     ),
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub cl.methods "

@@ -25,7 +25,7 @@ from cl.runtime import machine
 from cl.training import optim
 from cl.training.loop import train
 from pipeline._floor import trace
-from pipeline.pretrain import build
+from pipeline.support.pretraining import build
 
 LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
 SIMCLR = (*LARGE, "method=simclr_imagenet")

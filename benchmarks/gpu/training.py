@@ -31,8 +31,8 @@ from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
 from pipeline.compatibility import Cell, cell, cells, methods
-from pipeline.pretrain import build
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import build
 
 CPU = torch.device("cpu")
 STEPS, BATCH, LR = 3, 16, 0.05  # of a trajectory

@@ -24,9 +24,9 @@ KEPT = Path("results/pretrain/methods")  # after earlier epochs: <epoch>.safeten
 AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # data set parameters that `prepare` ignores
 
 
-def kept_methods() -> dict[int, Path]:
+def kept_methods(folder: Path = KEPT) -> dict[int, Path]:
     """The files of the method after earlier epochs, by epoch."""
-    return {int(path.stem): path for path in KEPT.glob("*.safetensors")}
+    return {int(path.stem): path for path in folder.glob("*.safetensors")}
 
 
 def is_temporary_copy() -> bool:

@@ -17,8 +17,8 @@ from cl.data.sets import TrainSet
 from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
 from cl.shards import images
-from pipeline.pretrain import cropped
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import cropped
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
 from tests.support.project import compose
 from tests.support.tiny import stored

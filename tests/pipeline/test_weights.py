@@ -12,9 +12,10 @@ from cl import config
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
-from pipeline.pretrain import build
 from pipeline.support import composition
 from pipeline.support.composition import command_for, write
+from pipeline.support.pretraining import build
+from pipeline.support.pretraining import optimizer as optimizer_of
 from tests.support.project import compose
 from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import Stage, answers
@@ -186,12 +187,10 @@ def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) ->
 
 
 def test_the_backbone_may_learn_at_its_own_rate(prepared, here) -> None:
-    from pipeline import pretrain
-
     write(prepared / "params.yaml", [*SETTINGS, "optim.backbone_lr_scale=0.1"])
     params = config.load(prepared / "params.yaml")
     task = build(params, here, 120)
-    optimizer = pretrain.optimizer(params, task)
+    optimizer = optimizer_of(params, task)
     optim.set_lr(optimizer, 1.0, 1.0)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     trained = {name: p for name, p in task.named_parameters() if p.requires_grad}

@@ -13,7 +13,7 @@ from cl.runtime.distributed import local_part, mean_over_ranks
 from cl.runtime.machine import Machine
 from cl.training import optim
 from cl.training.loop import replicated
-from pipeline.pretrain import build
+from pipeline.support.pretraining import build
 
 STEPS, IMAGES = 5, 8  # images of a batch
 NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
