@@ -23,14 +23,14 @@ from cl.console.wording import counted, memory
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
 from cl.report.experiments import result_names
-from cl.roofline.operations import GPUS
 from cl.runtime.distributed import max_over_ranks, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.memory import available, peak_of_tree, return_freed
 from cl.training.loop import Data, train
 from cl.training.start import Start
-from pipeline import _floor
 from pipeline.support import command, locations, pretraining
+from pipeline.support.roofline import bounds
+from pipeline.support.roofline.operations import GPUS
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
@@ -63,7 +63,7 @@ def calculate(params: Params, gpu: str, gpus: int) -> None:
     if locations.SHARDS.exists():
         params, bank, _ = locations.data(params, click.echo)
         images = len(bank)
-    click.echo("\n".join(_floor.lines(params, gpu, gpus, images)))
+    click.echo("\n".join(bounds.lines(params, gpu, gpus, images)))
 
 
 @command.on_all_devices

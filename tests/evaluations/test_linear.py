@@ -19,10 +19,10 @@ from cl.data.sets import EvalSet
 from cl.evaluations import Encoder, linear
 from cl.features.extraction import extract
 from cl.networks import backbones
-from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.backbones import config as backbone
 from tests.support.evaluations import model_tensors, read_heads, short, trained
 from tests.support.project import compose

@@ -11,13 +11,12 @@ from cl.console.wording import memory
 from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.report.paper_tables import IMAGES
-from cl.roofline.backward import backward
-from cl.roofline.fake_gpu import GPU, FakeGpu
-from cl.roofline.operations import GPUS
-from cl.roofline.ranks import pretended_ranks
 from cl.runtime.machine import Machine
 from cl.training import optim
 from pipeline.support import pretraining
+from pipeline.support.roofline.backward import backward
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu, pretended_ranks
+from pipeline.support.roofline.operations import GPUS
 
 SOME = 100_000  # images, where the data set does not say how many
 LARGEST = 3  # costs that are shown
