@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import nullcontext
 
+import click
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from cl.pretraining.task import PretrainingTask
 from cl.report.paper_tables import IMAGES
 from cl.runtime.machine import Machine
 from cl.training import optim
-from pipeline.support import pretraining
+from pipeline.support import locations, pretraining
 from pipeline.support.roofline.backward import backward
 from pipeline.support.roofline.fake_gpu import GPU, FakeGpu, pretended_ranks
 from pipeline.support.roofline.operations import GPUS
@@ -78,6 +79,15 @@ def _batch(params: Params, images: int) -> Batch:
 
     positions = torch.arange(images, device=GPU)
     return Batch([view(size) for size in params.view_sizes], torch.zeros_like(positions), positions)
+
+
+def show(params: Params, name: str, gpus: int) -> None:
+    """Print bounds for `gpus` GPUs of the kind `name`, for the images in data/shards if they are there."""
+    images = None
+    if locations.SHARDS.exists():
+        params, bank, _ = locations.data(params, click.echo)
+        images = len(bank)
+    click.echo("\n".join(lines(params, name, gpus, images)))
 
 
 def lines(params: Params, name: str, gpus: int, images: int | None = None) -> Iterator[str]:
