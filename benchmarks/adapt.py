@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.league import train_with_lightly
 from benchmarks.parameters import parameters
-from cl.config import Params, fitted
+from cl.config import Params, for_few_images
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.hub import foreign
@@ -81,7 +81,7 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
         splits = module_of("sources", params.dataset.kind).splits(params.dataset, Path())
         writing.write(splits, params.dataset.kind, params.dataset, Path(name, "shards"), Team(2))
         bank, queries = (Reader(Path(name, "shards"), split) for split in ("train", "val"))
-        params, _ = fitted(params, bank, queries)
+        params, _ = for_few_images(params, bank, queries)
         assert params.init
         encoder = foreign.load(params.init.name, exact=False)
         beginning = start.from_backbone(encoder.network, encoder.config, {})

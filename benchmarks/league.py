@@ -104,13 +104,13 @@ def train_with_lightly(
     batches = loader(params, here, data_set)
     model = nn.Sequential(backbone, projector).train()
     optimizer = torch.optim.SGD(
-        model.parameters(), config.lr(), momentum=config.momentum, weight_decay=config.weight_decay
+        model.parameters(), config.peak_lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
     criterion = LOSSES[params.loss.kind](temperature=params.temperature)
     steps = round(config.epochs * len(batches))
     for step, views in enumerate(itertools.islice(repeated(batches), steps)):
         for group in optimizer.param_groups:
-            group["lr"] = config.lr() * optim.lr_factor(config, step, steps, len(batches))
+            group["lr"] = config.peak_lr * optim.lr_factor(config, step, steps, len(batches))
         images = torch.cat(views).contiguous(memory_format=torch.channels_last)
         with here.autocast():
             embeddings = model(images)

@@ -194,7 +194,7 @@ def training_step(method: str, smaller: int) -> Run:
     images = Batch(views, torch.zeros_like(positions), positions)
 
     def step() -> Tensor:
-        optim.set_lr(optimizer, params.optim.lr(), 1.0)
+        optim.set_lr(optimizer, params.optim.peak_lr, 1.0)
         task.begin_step(0, 0.0)
         loss = task(images)
         loss.backward()

@@ -111,7 +111,7 @@ def _introduction(params: Params, data: TrainSet, queries: Reader, here: Machine
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
         f"({_images_left_out(data)} left out of each epoch), views of {sizes} px, "
         f"evaluated at {params.dataset.crop} px, batch {params.optim.batch_size}, learning rate "
-        f"{params.optim.lr():.4g}, on {data.plan.ranks} x {here.device.type} in {here.precision}"
+        f"{params.optim.peak_lr:.4g}, on {data.plan.ranks} x {here.device.type} in {here.precision}"
     )
     if images := len(queries.labelled):
         monitor = params.optim.monitor
@@ -136,7 +136,7 @@ def _write_results(
         "batch_size": params.optim.batch_size,
         "epochs": params.optim.epochs,
         "bn_group": params.bn_group,
-        "effective_lr": params.optim.lr(),
+        "effective_lr": params.optim.peak_lr,
         "negatives": task.negatives,
         "sizes": task.method.sizes,
         "images_left_out": _images_left_out(data),

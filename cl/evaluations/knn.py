@@ -49,7 +49,7 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         check_k(max(self.all_k), self._usable(train))
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
         most = max(1, self._usable(train))
         fewer = {"k": min(self.k, most), "grid_k": [k for k in self.grid_k if k <= most]}
         return self.model_copy(update=fewer)

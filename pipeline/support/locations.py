@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from cl.config import Params, fitted
+from cl.config import Params, for_few_images
 from cl.data.cache import Cache
 from cl.data.reader import Reader, manifest
 from cl.data.transform import Transform
@@ -86,7 +86,7 @@ def data(params: Params, say: Callable[[str], None], about: str = "") -> tuple[P
         ValueError: see `reader`; or the method cannot be trained on so few images.
     """
     train, val = (reader(split, params.dataset) for split in ("train", "val"))
-    params, changes = fitted(params, train, val)
+    params, changes = for_few_images(params, train, val)
     fitted_to = [f"{name} from {change}" for name, change in changes.items() if name.startswith(about)]
     if fitted_to:
         say(f"fitted to {len(train)} training and {len(val)} validation images: {', '.join(fitted_to)}")

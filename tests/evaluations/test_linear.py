@@ -114,7 +114,7 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
         x = F.pad(features[rows], (0, 1), value=1.0)
         error = (x @ weight).softmax(1) - F.one_hot(labels[rows], 20)
         velocity = 0.9 * velocity + x.T @ error / len(error) + 0.01 * weight
-        weight = weight - config.optim.lr() * (1 + math.cos(math.pi * step / steps)) / 2 * velocity
+        weight = weight - config.optim.peak_lr * (1 + math.cos(math.pi * step / steps)) / 2 * velocity
     found = trained(context)
     torch.testing.assert_close(found["model.heads.0.weight"], weight[:-1].T)
     torch.testing.assert_close(found["model.heads.0.bias"], weight[-1])
