@@ -135,10 +135,16 @@ def _check_source(dataset: Source, kind: str) -> None:
 
 
 def _cache() -> Cache:
-    gigabytes = os.environ.get("CL_CACHE_GB", "20")
-    if not re.fullmatch(r"\d*\.?\d+", gigabytes):
-        raise ValueError(f"CL_CACHE_GB={gigabytes}: give a number of gigabytes, such as 20")
-    return Cache(Path(os.environ.get("CL_CACHE", "scratch/cache")), round(float(gigabytes) * 1e9))
+    folder = Path(os.environ.get("CL_CACHE", "scratch/cache"))
+    return Cache(folder, round(number("CL_CACHE_GB", 20, "gigabytes") * 1e9))
+
+
+def number(variable: str, default: int, unit: str) -> float:
+    """The number that an environment variable gives, or the default."""
+    text = os.environ.get(variable) or str(default)
+    if not re.fullmatch(r"\d*\.?\d+", text):
+        raise ValueError(f"{variable}={text}: give a number of {unit}, such as {default}")
+    return float(text)
 
 
 def manifest_hash() -> str:
