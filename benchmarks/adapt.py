@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.league import train_with_lightly
 from benchmarks.parameters import parameters
-from cl.config import Params, fitted
+from cl.config import Params, for_few_images
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.hub import foreign
@@ -32,6 +32,7 @@ from cl.training import optim, start
 from cl.training.loop import train
 from cl.training.tasks import Classification, classifier
 from pipeline import pretrain
+from pipeline.support import pretraining
 
 SIZE = ("dataset.resize=110", "dataset.crop=96", "views.random.size=96")
 SMALL = ("recipe=own/small", "hand_over=better", "optim.epochs=15", *SIZE)
@@ -80,11 +81,11 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
         splits = module_of("sources", params.dataset.kind).splits(params.dataset, Path())
         writing.write(splits, params.dataset.kind, params.dataset, Path(name, "shards"), Team(2))
         bank, queries = (Reader(Path(name, "shards"), split) for split in ("train", "val"))
-        params, _ = fitted(params, bank, queries)
+        params, _ = for_few_images(params, bank, queries)
         assert params.init
         encoder = foreign.load(params.init.name, exact=False)
         beginning = start.from_backbone(encoder.network, encoder.config, {})
-        task, optimizer, data = pretrain.prepare(params, here, bank, beginning)
+        task, optimizer, data = pretraining.prepare(params, here, bank, beginning)
         adaptation = pretrain.adaptation(params, task, data, queries)
         assert adaptation
         backbone, projector = task.method.evaluated

@@ -16,14 +16,12 @@ from cl.evaluations import Encoder
 from cl.runtime import machine
 from cl.runtime.metric_info import BACKBONE, Measurement, flat, measurements
 from cl.runtime.registry import module_of
-from cl.runtime.tensor_files import save_tensors
 from cl.shards import writing
 from cl.shards.team import Team
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from cl.training.start import Start
-from pipeline import pretrain
-from pipeline.support import locations
+from pipeline.support import locations, pretraining
 
 
 def silent() -> Progress:
@@ -45,20 +43,19 @@ def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]
         The numbers by their names in DVC, and the seconds that pretraining took.
     """
     here = machine.find(params.precision, deterministic=params.deterministic)
-    task, optimizer, data = pretrain.prepare(params, here, readers[0], Start())
+    task, optimizer, data = pretraining.prepare(params, here, readers[0], Start())
     with tempfile.TemporaryDirectory() as name:
-        folder, kept = Path(name), {}
+        folder = Path(name)
 
-        def keep(epoch: int) -> dict[str, float]:
-            every = params.optim.keep_every
-            if every and epoch % every == 0 and epoch < params.optim.epochs:
-                kept[epoch] = folder / f"{epoch}.safetensors"
-                save_tensors(task.method.state_dict(), kept[epoch])
+        def each_epoch(epoch: int) -> dict[str, float]:
+            pretraining.keep(params, task.method, epoch, folder)
             return {}
 
         began = time.monotonic()
-        rows = train(task, data, params.optim, optimizer, progress=silent(), each_epoch=keep)
+        rows = train(task, data, params.optim, optimizer, progress=silent(), each_epoch=each_epoch)
         seconds = time.monotonic() - began
+        kept = locations.kept_methods(folder)
+        kept.pop(rows[-1]["epoch"], None)
         backbone, projector = task.method.evaluated
         shared = {
             "train": readers[0],

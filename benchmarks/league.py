@@ -39,8 +39,7 @@ from cl.runtime.machine import Machine
 from cl.training import optim
 from cl.training.loop import train
 from cl.training.start import Start
-from pipeline import pretrain
-from pipeline.support import locations
+from pipeline.support import locations, pretraining
 
 LOSSES = {"dcl": DCLLoss, "infonce": NTXentLoss}
 
@@ -58,7 +57,7 @@ def main(recipe: str, seeds: tuple[int, ...], ways: tuple[str, ...], overrides: 
         for seed, way in itertools.product(seeds, ways):
             params = parameters(f"recipe={recipe}", *overrides, f"seed={seed}")
             here = machine.find(params.precision, deterministic=False)
-            task, optimizer, data = pretrain.prepare(params, here, readers[0], Start())
+            task, optimizer, data = pretraining.prepare(params, here, readers[0], Start())
             backbone, projector = task.method.evaluated
             began, used = time.monotonic(), cpu_seconds()
             if way == "cl":
@@ -105,13 +104,13 @@ def train_with_lightly(
     batches = loader(params, here, data_set)
     model = nn.Sequential(backbone, projector).train()
     optimizer = torch.optim.SGD(
-        model.parameters(), config.lr(), momentum=config.momentum, weight_decay=config.weight_decay
+        model.parameters(), config.peak_lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
     criterion = LOSSES[params.loss.kind](temperature=params.temperature)
     steps = round(config.epochs * len(batches))
     for step, views in enumerate(itertools.islice(repeated(batches), steps)):
         for group in optimizer.param_groups:
-            group["lr"] = config.lr() * optim.lr_factor(config, step, steps, len(batches))
+            group["lr"] = config.peak_lr * optim.lr_factor(config, step, steps, len(batches))
         images = torch.cat(views).contiguous(memory_format=torch.channels_last)
         with here.autocast():
             embeddings = model(images)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import torch
 
-from cl.runtime.memory import return_freed
+from pipeline.support.footprint import return_freed
 
 
 def growth(function: Callable[[], object], device: torch.device | None = None) -> int:

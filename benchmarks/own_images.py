@@ -40,8 +40,8 @@ from cl.shards.team import Team
 from cl.sources._shared import photographs
 from cl.training import optim, start
 from cl.training.loop import train
-from pipeline.pretrain import build
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import build
 
 SEEDS = (0, 1, 2)
 OBJECTS, FRAMES = 100, 20

@@ -20,9 +20,8 @@ from torch import Tensor
 from benchmarks.parameters import parameters
 from cl.config import Params
 from cl.console.progress import Progress
-from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import EvalSet, TrainSet
+from cl.data.sets import EvalSet
 from cl.evaluations import Context, Encoder
 from cl.evaluations.retrieval import evaluate
 from cl.features.extraction import extract
@@ -35,11 +34,11 @@ from cl.runtime.cores import cores
 from cl.runtime.registry import module_of
 from cl.shards import writing
 from cl.shards.team import Team
-from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
-from pipeline.pretrain import build
+from cl.training.start import Start
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import prepare
 
 if TYPE_CHECKING:
     from cl.pretraining.task import PretrainingTask
@@ -102,14 +101,11 @@ def pretrain(name: str, folder: Path) -> Rows:
         reader(p, split, folder) for p, split in ((params, "train"), (whole, "train"), (whole, "val"))
     )
     here, progress = machine.find("fp32", deterministic=False), Progress(name)
-    task = build(params, here, len(data))
-    plan = Plan(len(data), params.optim.batch_size, params.seed, 0, 1)
-    eval_view = transform(params.dataset)
-    training = TrainSet(data, eval_view, list(params.views.values()), plan)
-    optimizer = optim.build(params.optim, [optim.Part(task)], fixed(task, params))
+    task, optimizer, training = prepare(params, here, data, Start())
 
     def measured(epoch: int) -> dict[str, float]:
-        row = measure_epoch(task, params.optim.monitor, bank, val, transform=eval_view, progress=progress)
+        settings, view = params.optim.monitor, training.transform
+        row = measure_epoch(task, settings, bank, val, transform=view, progress=progress)
         return row | of_features(task, params, val, folder)
 
     return train(task, training, params.optim, optimizer, progress=progress, each_epoch=measured)
@@ -122,10 +118,6 @@ def reader(params: Params, split: str, folder: Path) -> Reader:
         splits = module_of("sources", source.kind).splits(source, folder / "raw")
         writing.write(splits, source.kind, source, shards, Team(cores()))
     return Reader(shards, split)
-
-
-def fixed(task: "PretrainingTask", params: Params) -> torch.nn.Module | None:
-    return task.method.predictor if params.optim.predictor_lr == "fixed" else None  # type: ignore[return-value]
 
 
 def of_features(task: "PretrainingTask", params: Params, val: Reader, folder: Path) -> dict[str, float]:

@@ -32,7 +32,7 @@ from cl.objective.batch import Batch
 from cl.runtime import machine
 from cl.runtime.cores import cores
 from cl.training import optim
-from pipeline.pretrain import build
+from pipeline.support.pretraining import build
 
 ROUNDS = {"cpu": 3, "cuda": 5}
 STEPS = {"cpu": 1, "cuda": 10}  # in each round
@@ -140,7 +140,7 @@ class Ours:
         self.done = 0
 
     def step(self) -> float:
-        optim.set_lr(self.optimizer, self.params.optim.lr(), 1.0)
+        optim.set_lr(self.optimizer, self.params.optim.peak_lr, 1.0)
         self.task.begin_step(self.done, 0.0)
         loss = self.task(self.batch)
         loss.backward()
@@ -176,7 +176,7 @@ class Theirs(nn.Module):
         self.views, config = [view.contiguous() for view in views], params.optim
         chosen = [p for p in self.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(
-            chosen, config.lr(), momentum=config.momentum, weight_decay=config.weight_decay
+            chosen, config.peak_lr, momentum=config.momentum, weight_decay=config.weight_decay
         )
         self.total = torch.zeros((), device=views[0].device)
 

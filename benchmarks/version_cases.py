@@ -24,8 +24,8 @@ from cl.objective.negatives import Negatives
 from cl.objective.sums import log_complement_sum, softplus_sum
 from cl.runtime import machine
 from cl.training import optim
-from pipeline.pretrain import build
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import build
 
 TEMPERATURE, WIDTH = 0.1, 128
 SECONDS = 0.2  # of a turn, at least
@@ -194,7 +194,7 @@ def training_step(method: str, smaller: int) -> Run:
     images = Batch(views, torch.zeros_like(positions), positions)
 
     def step() -> Tensor:
-        optim.set_lr(optimizer, params.optim.lr(), 1.0)
+        optim.set_lr(optimizer, params.optim.peak_lr, 1.0)
         task.begin_step(0, 0.0)
         loss = task(images)
         loss.backward()

@@ -51,9 +51,8 @@ def main(name: str) -> None:
         )
         module = module_of("analyses", config.kind)
         runs = [{BACKBONE: module.analyze(config, context)}]
-        results.measurements = measurements("analyze", name, runs, config.numbers())
-        results.about[name] = module.__doc__.partition("\n")[0]
-    command.say(progress, results.measurements)
+        measured = measurements("analyze", name, runs, config.numbers())
+        results.add(name, module.__doc__.partition("\n")[0], measured, progress)
 
 
 def _epochs(path: Path) -> list[dict[str, float]]:

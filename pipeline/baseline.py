@@ -15,7 +15,6 @@ from cl.features.extraction import Pixels
 from cl.networks import backbones
 from cl.networks.backbones import Backbone
 from cl.runtime.distributed import ranks
-from cl.runtime.metric_info import Measurement
 from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Classification, classifier
@@ -40,35 +39,16 @@ def main(name: str) -> None:
         results.notes |= run.notes
         backbone = train(config, name, params, run.checkpoints("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
-        measured: list[Measurement] = []
         for entry in evaluations:
             encoder = Encoder(
                 copy.deepcopy(backbone),
                 representations=representations,
                 untrained=config.training is None,
             )
-            out = results.folder / entry
-            out.mkdir()
-            checkpoints = functools.partial(run.checkpoints, entry)
-            results.about[entry], numbers, _ = evaluate(
-                entry, encoder, params, out=out, checkpoints=checkpoints, baseline=name
-            )
-            measured += numbers
+            evaluate(entry, encoder, params, results, functools.partial(run.checkpoints, entry))
         for entry, dataset in datasets.items():
-            out = results.folder / entry
-            out.mkdir()
             checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
-            measured += transfer(
-                entry,
-                copy.deepcopy(backbone),
-                dataset,
-                params,
-                out=out,
-                checkpoints=checkpoints,
-                baseline=name,
-            )
-            results.about[entry] = params.transfers[entry].about
-        results.measurements = [number._replace(baseline=name) for number in measured]
+            transfer(entry, copy.deepcopy(backbone), dataset, params, results, checkpoints)
 
 
 def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> Backbone:

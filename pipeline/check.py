@@ -1,11 +1,9 @@
 """check: refuse wrong parameters before DVC removes the outputs of the stages that would run again."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from dvc.dependency import Dependency
 from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 from dvc_data.hashfile.hash_info import HashInfo
@@ -63,10 +61,10 @@ def _of_last_run() -> str:
 
 def _shards_must_be_prepared() -> bool:
     """Whether DVC would run `prepare`: its inputs have changed, and no run with these inputs is cached."""
+    if not _inputs_of_prepare_changed():
+        return False
     with Repo() as repo:
         stage = repo.stage.load_one(name="prepare")
-        if not _have_changed(stage.deps):
-            return False
         stage.save_deps()
         for output in stage.outs:
             output.hash_info = HashInfo()  # find a run with these inputs instead of the last run
@@ -79,11 +77,7 @@ def _shards_must_be_prepared() -> bool:
 
 def _inputs_of_prepare_changed() -> bool:
     with Repo() as repo:
-        return _have_changed(repo.stage.load_one(name="prepare").deps)
-
-
-def _have_changed(dependencies: Iterable[Dependency]) -> bool:
-    return any(dependency.status() for dependency in dependencies)
+        return any(dependency.status() for dependency in repo.stage.load_one(name="prepare").deps)
 
 
 if __name__ == "__main__":

@@ -139,16 +139,16 @@ def answers(name: str) -> list[str]:
 
 
 def _about_method(name: str) -> list[str]:
-    found = {loss: {cell[2:4]: cell for cell in cells} for loss, cells in _by_loss(name).items()}
     method = module_of("methods", shipped(name)["method"]["kind"]).Config
-    plain = {loss: options["two views", "whole"] for loss, options in found.items()}
+    plain = {loss: cell(name, loss, "two views", "whole") for loss in losses().values()}
     runs = [loss for loss, cell in plain.items() if not cell.refusal]
     others = {
         f"views={VIEWS['multi-crop']}": ("multi-crop", "whole"),
         "patches=fast": ("two views", "patches"),
     }
     works = {
-        choice: not all(found[loss][option].refusal for loss in runs) for choice, option in others.items()
+        choice: not all(cell(name, loss, *option).refusal for loss in runs)
+        for choice, option in others.items()
     }
     return [
         f"method={name} gives {_words(method.gives & {*TERMS})}",
@@ -157,10 +157,6 @@ def _about_method(name: str) -> list[str]:
         *(f"{'also runs with' if runs else 'refused with':<15} {choice}" for choice, runs in works.items()),
         *_why(f"method={name}", [f"loss={loss}" for loss in plain if loss not in runs]),
     ]
-
-
-def _by_loss(method: str) -> dict[str, list[Cell]]:
-    return {loss: list(group) for loss, group in itertools.groupby(cells(method), lambda cell: cell.loss)}
 
 
 def _about_loss(name: str) -> list[str]:

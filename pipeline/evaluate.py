@@ -59,9 +59,7 @@ def run(name: str, encoder: Encoder, params: Params, notes: dict[str, Any]) -> N
         command.results("evaluate", name, root=notes.get("folder")) as results,
     ):
         results.notes |= {**notes, **run.notes}
-        results.about[name], results.measurements, results.notes["reduced"] = evaluate(
-            name, encoder, params, out=results.folder, checkpoints=run.checkpoints
-        )
+        results.notes["reduced"] = evaluate(name, encoder, params, results, run.checkpoints)
 
 
 def load(params: Params) -> Encoder:

@@ -1,36 +1,30 @@
 """plan: estimate the time of pretraining, its memory, and the largest possible batch."""
 
-import gc
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 import torch
 from rich.console import Console
 
-from cl import config
-from cl.config import Params
-from cl.config.rules import check_data
+from cl.config import Params, rules
 from cl.console.command import is_out_of_memory
 from cl.console.progress import Progress
 from cl.console.wording import counted, memory
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
 from cl.report.experiments import result_names
-from cl.roofline.operations import GPUS
-from cl.runtime.distributed import max_over_ranks, ranks
+from cl.report.files import ResultFiles
+from cl.runtime.distributed import max_over_ranks
 from cl.runtime.machine import Machine
-from cl.runtime.memory import available, peak_of_tree, return_freed
 from cl.training.loop import Data, train
 from cl.training.start import Start
-from pipeline import _floor, pretrain
-from pipeline.support import command, locations, outputs
+from pipeline.support import command, footprint, locations, pretraining
+from pipeline.support.roofline import bounds
+from pipeline.support.roofline.operations import GPUS
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
@@ -50,20 +44,11 @@ def main(gpu: str | None, gpus: int | None) -> None:
     measured: bounds for such GPUs are calculated from the operations of a step.
     """
     if gpu:
-        calculate(command.params(), gpu, gpus or 1)
+        bounds.show(command.params(), gpu, gpus or 1)
     elif gpus:
         raise ValueError(f"--gpus={gpus} needs their kind, such as --gpu h100")
     else:
         measure()
-
-
-def calculate(params: Params, gpu: str, gpus: int) -> None:
-    """Print bounds for `gpus` GPUs of a kind."""
-    images = None
-    if locations.SHARDS.exists():
-        params, bank, _ = locations.data(params, click.echo)
-        images = len(bank)
-    click.echo("\n".join(_floor.lines(params, gpu, gpus, images)))
 
 
 @command.on_all_devices
@@ -72,12 +57,10 @@ def measure() -> None:
     params = command.params()
     progress = command.progress("plan")
     params, bank, queries = locations.data(params, progress.say)
-    check_data(params, bank, queries)
-    if params.start_name:
-        outputs.require(locations.START)
+    rules.check_data(params, bank, queries)
     here = command.find_machine(params)
-    pretrain.warn(params, progress)
-    free, used = _free(here), dict[int, int]()
+    pretraining.warn(params, progress)
+    free, used = footprint.free(here.device), dict[int, int]()
     for tried in with_smaller_batches(params):
         size = tried.optim.batch_size
         progress.say(f"steps on {counted(size, 'images')}")
@@ -91,7 +74,7 @@ def measure() -> None:
             raise ValueError(_remedy(size, used, free)) from error
         used[size] = trial.used
     if command.is_main_process():
-        largest = _largest(used, free, granularity(params), len(bank))
+        largest = _largest(used, free, pretraining.granularity(params), len(bank))
         click.echo("\n".join([*_figures(params, here, trial, free), largest, *_earlier(params)]))
 
 
@@ -116,7 +99,7 @@ class Trial:
             since = time.monotonic()
             yield batch
         last = self._now() - since
-        self.used = _used(self.here)
+        self.used = footprint.peak(self.here.device)
         if not self.monitor:
             return
         self.monitoring = [self.monitor() for _ in range(2)]
@@ -131,7 +114,7 @@ class Trial:
             self.waiting += (time.monotonic() - asked) / steps
             yield batch
         self.seconds = (self._now() - since) / steps
-        self.at_peak = _used(self.here)
+        self.at_peak = footprint.peak(self.here.device)
 
     def _now(self) -> float:
         """The time once the device has finished its queued work."""
@@ -142,15 +125,11 @@ class Trial:
 
 def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measured: bool) -> Trial:
     """Try a few steps for their memory, or if `measured`, enough steps to time them."""
-    gc.collect()  # free the memory of the previous trial
-    return_freed()
-    if here.device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    footprint.release(here.device)
     quiet = Progress("plan", Console(quiet=True))
-    start = pretrain.load_start(params) if params.start_name else Start()
-    task, optimizer, data = pretrain.prepare(params, here, bank, start)
-    measure = pretrain.monitoring(params, task, data, queries)
+    start = pretraining.load_start(params) if params.start_name else Start()
+    task, optimizer, data = pretraining.prepare(params, here, bank, start)
+    measure = pretraining.monitoring(params, task, data, queries)
 
     def monitor() -> float:
         since = time.monotonic()
@@ -159,7 +138,7 @@ def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measur
         task.train()
         return time.monotonic() - since
 
-    trial = Trial(pretrain.cropped(params, data, here, quiet.say), here, monitor if measured else None)
+    trial = Trial(pretraining.cropped(params, data, here, quiet.say), here, monitor if measured else None)
     epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # enough for any trial
     train(task, trial, params.optim.model_copy(update={"epochs": epochs}), optimizer, progress=quiet)
     return trial
@@ -167,34 +146,16 @@ def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measur
 
 def with_smaller_batches(params: Params) -> list[Params]:
     """The parameters, preceded by copies with smaller batches, which show whether larger ones are safe."""
-    values, multiple, trials = config.read(Path("params.yaml")), granularity(params), [params]
+    multiple, trials = pretraining.granularity(params), [params]
     while (size := trials[0].optim.batch_size // 4 // multiple * multiple) >= SMALLEST:
-        values["optim"] |= {"batch_size": size, "compile": False}
+        optim = params.optim.model_copy(update={"batch_size": size, "compile": False})
+        smaller = params.model_copy(update={"optim": optim})
         try:
-            trials.insert(0, config.check(values))
+            rules.check(smaller)
         except ValueError:  # the method needs more images
             break
+        trials.insert(0, smaller)
     return trials
-
-
-def granularity(params: Params) -> int:
-    """A batch must be a multiple of this: processes, microbatches and batch-norm groups get equal parts."""
-    bn_group, microbatches = params.bn_group, params.optim.microbatches
-    if bn_group == "global":
-        return ranks()
-    return ranks() * microbatches * bn_group if microbatches > 1 else math.lcm(ranks(), bn_group)
-
-
-def _used(here: Machine) -> int:
-    """Peak bytes that PyTorch reserved on the GPU; without one, those of the processes and data workers."""
-    if here.device.type == "cuda":
-        return round(max_over_ranks(torch.cuda.max_memory_reserved())[0])
-    return round(max_over_ranks(peak_of_tree(os.getpid()))[0]) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _free(here: Machine) -> int:
-    """The bytes of the same memory that this run may use."""
-    return torch.cuda.mem_get_info()[0] if here.device.type == "cuda" else available() + _used(here)
 
 
 def largest_batch(used: dict[int, int], free: int) -> int:
@@ -242,10 +203,10 @@ def _largest(used: dict[int, int], free: int, multiple: int, images: int) -> str
 
 def _earlier(params: Params) -> Iterator[str]:
     """The time of the other stages' last runs, from the provenance of their results."""
+    files = ResultFiles(command.RESULTS, pictures=False)
     for result in result_names(params.model_dump()):
         if "/" in result:
-            file = command.RESULTS / f"{result}.provenance.json"
-            seconds = json.loads(file.read_text())["seconds"] if file.is_file() else None
+            seconds = files.provenance(result).get("seconds")
             known = f"{seconds / 3600:.3g} hours in its last run" if seconds else "not measured yet"
             yield f"{result.replace('/', '@')}: {known}"
 

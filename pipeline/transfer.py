@@ -23,10 +23,7 @@ def main(name: str) -> None:
         command.results("transfer", name) as results,
     ):
         backbone = backbones.load(params.backbone, locations.BACKBONE)
-        results.measurements = transfer(
-            name, backbone, dataset, params, out=results.folder, checkpoints=run.checkpoints
-        )
-        results.about[name] = config.about
+        transfer(name, backbone, dataset, params, results, run.checkpoints)
         results.notes |= {
             **run.notes,
             "engine": config.engine,

@@ -24,7 +24,6 @@ MAY_IMPORT = {
     "cl.objective": "cl.runtime",
     "cl.networks": "cl.runtime",
     "cl.report": "cl.runtime",
-    "cl.roofline": "cl.runtime",
     "cl.sources": "cl.console cl.runtime",
     "cl.shards": "cl.console cl.runtime cl.sources",
     "cl.losses": "cl.networks cl.objective cl.runtime",
@@ -51,15 +50,14 @@ MAY_IMPORT = {
     ),
     "cl": "cl.commands cl.features cl.hub cl.losses",
     "pipeline.support": (
-        "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.networks cl.report cl.runtime "
-        "cl.sources cl.training"
+        "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.methods cl.networks "
+        "cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.training"
     ),
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub cl.methods "
-        "cl.networks cl.objective cl.pretraining cl.report cl.roofline cl.runtime cl.shards cl.sources "
-        "cl.training pipeline.support"
+        "cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.shards cl.sources cl.training "
+        "pipeline.support"
     ),
-    "pipeline.hydra_plugins": "pipeline.support",
 }
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import click
 
 from benchmarks.parameters import parameters
-from cl.roofline.operations import GPUS
-from pipeline._floor import trace
+from pipeline.support.roofline.bounds import trace
+from pipeline.support.roofline.operations import GPUS
 
 FILE = Path(__file__).with_suffix(".csv")
 R50 = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global", "precision=bf16")

@@ -7,8 +7,8 @@ import click
 
 from benchmarks.parameters import parameters
 from cl.console.command import entry_point
-from cl.roofline.operations import GPUS
-from pipeline import _floor
+from pipeline.support.roofline import bounds
+from pipeline.support.roofline.operations import GPUS
 
 
 @click.command()
@@ -19,7 +19,7 @@ from pipeline import _floor
 @entry_point
 def main(recipe: str, overrides: tuple[str, ...], gpu: str, gpus: int) -> None:
     """Print what a training step of RECIPE, with OVERRIDES such as optim.batch_size=256, asks of a GPU."""
-    for line in _floor.lines(parameters(f"recipe={recipe}", *overrides), gpu, gpus):
+    for line in bounds.lines(parameters(f"recipe={recipe}", *overrides), gpu, gpus):
         click.echo(line)
 
 

@@ -20,12 +20,12 @@ from benchmarks.parameters import parameters
 from cl.config import Params
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.pretraining.task import PretrainingTask
-from cl.roofline.operations import GPUS
 from cl.runtime import machine
 from cl.training import optim
 from cl.training.loop import train
-from pipeline._floor import trace
-from pipeline.pretrain import build
+from pipeline.support.pretraining import build
+from pipeline.support.roofline.bounds import trace
+from pipeline.support.roofline.operations import GPUS
 
 LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
 SIMCLR = (*LARGE, "method=simclr_imagenet")

@@ -17,7 +17,6 @@ from cl.config import Params
 from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import TrainSet
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.views import RandomNumbers, View, draw_colour_params
 from cl.objective.batch import Batch
@@ -27,12 +26,12 @@ from cl.runtime.machine import Machine
 from cl.shards import writing
 from cl.shards.team import Team
 from cl.sources import photos
-from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
+from cl.training.start import Start
 from pipeline.compatibility import Cell, cell, cells, methods
-from pipeline.pretrain import build
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import build, prepare
 
 CPU = torch.device("cpu")
 STEPS, BATCH, LR = 3, 16, 0.05  # of a trajectory
@@ -163,9 +162,6 @@ def pretrain(
 ) -> tuple[PretrainingTask, list[dict[str, Any]]]:
     """The task after the training loop of a run, and the rows of its epochs."""
     reader = Reader(shards, "train")
-    task = build(params, here, len(reader))
-    plan = Plan(len(reader), params.optim.batch_size, params.seed)
-    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
-    optimizer = optim.build(params.optim, [optim.Part(task)])
+    task, optimizer, data = prepare(params, here, reader, Start())
     rows = train(task, data, params.optim, optimizer, progress=quiet(), checkpoints=checkpoints)
     return task, rows

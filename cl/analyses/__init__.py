@@ -47,7 +47,7 @@ class BatchesConfig(AnalysisConfig):
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), self.batch_size, seed=0)  # refuses a batch larger than the split
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
         return self.model_copy(update={"batch_size": reduced(self.batch_size, len(train))})
 
 

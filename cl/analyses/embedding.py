@@ -33,7 +33,7 @@ class Config(AnalysisConfig):
                 "choose a smaller perplexity"
             )
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
         most = (min(self.images, len(val)) - 1) / 3
         return self.model_copy(update={"perplexity": min(self.perplexity, most)})
 

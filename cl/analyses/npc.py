@@ -27,7 +27,7 @@ class Config(AnalysisConfig):
     def check(self, train: Reader, val: Reader) -> None:
         Plan(len(train), max(self.batch_sizes), seed=0)  # refuses a batch larger than the split
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
         sizes = [size for size in self.batch_sizes if size <= len(train)]
         return self.model_copy(update={"batch_sizes": sizes or [reduced(min(self.batch_sizes), len(train))]})
 

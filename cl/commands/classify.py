@@ -270,9 +270,7 @@ def _quality(trained: "Trained", targets: "ndarray", classes: list[str], groups:
     else:
         correct = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
         accuracy = 100 * float(correct.mean())
-        within = interval(
-            accuracy, independent(correct, np.full(len(targets), -1) if groups is None else groups)
-        )
+        within = interval(accuracy, independent(correct, groups))
         by_class = 100 * correct @ targets / counts
     return Quality(
         images=len(targets),

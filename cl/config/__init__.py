@@ -1,6 +1,6 @@
 """The parameters of an experiment, the rules between them, and how they are read."""
 
-from cl.config.fitting import fitted
+from cl.config.fitting import for_few_images
 from cl.config.params import Baseline, Init, Params
 from cl.config.reading import check, load, parse, parse_written, read, validated
 
@@ -9,7 +9,7 @@ __all__ = [
     "Init",
     "Params",
     "check",
-    "fitted",
+    "for_few_images",
     "load",
     "parse",
     "parse_written",

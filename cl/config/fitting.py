@@ -11,7 +11,7 @@ from cl.data.reader import Reader
 from cl.sources import OwnImages
 
 
-def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str, str]]:
+def for_few_images(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str, str]]:
     """The parameters, fitted to these images where they are few; and what changed, by name: "128 to 8".
 
     Published data sets have the size that their recipes expect; there, too few images are a mistake, which
@@ -27,7 +27,7 @@ def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str
     optim: dict[str, Any] = {
         "batch_size": batch_size,
         "epochs": max(params.optim.epochs, needed),
-        "monitor": params.optim.monitor.fitted(train),
+        "monitor": params.optim.monitor.for_few_images(train),
     }
     group = params.bn_group
     if group != "global" and optim["batch_size"] != params.optim.batch_size:
@@ -51,7 +51,7 @@ def fitted(params: Params, train: Reader, val: Reader) -> tuple[Params, dict[str
 
 
 def _entries(entries: dict[str, Any], train: Reader, val: Reader) -> dict[str, Any]:
-    return {name: entry.fitted(train, val) for name, entry in entries.items()}
+    return {name: entry.for_few_images(train, val) for name, entry in entries.items()}
 
 
 def _baseline(baseline: Baseline, labelled: int) -> Baseline:

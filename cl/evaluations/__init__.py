@@ -41,7 +41,7 @@ class MeasurementConfig(BaseConfig):
     def check(self, train: Reader, val: Reader) -> None:
         """Raises ValueError if the data has too few images or labels."""
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
         """The same parameters, reduced to what few images allow."""
         return self
 

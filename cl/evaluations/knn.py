@@ -13,8 +13,9 @@ from torch import Tensor
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
-from cl.evaluations._shared.shares import separated, share
+from cl.evaluations._shared.shares import share
 from cl.features.extraction import extract_all
+from cl.features.groups import separated
 from cl.features.knn import check_k, classify, top1
 from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.tables import write_csv
@@ -48,7 +49,7 @@ class Config(EvaluationConfig):
     def check(self, train: Reader, val: Reader) -> None:
         check_k(max(self.all_k), self._usable(train))
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
         most = max(1, self._usable(train))
         fewer = {"k": min(self.k, most), "grid_k": [k for k in self.grid_k if k <= most]}
         return self.model_copy(update=fewer)
@@ -132,4 +133,4 @@ def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, T
 
 def _owners(train: Reader, positions: np.ndarray) -> np.ndarray:
     """(n,) int64: equal for images of one group, and different for all others."""
-    return separated(np.full(len(positions), -1) if train.groups is None else train.groups[positions])
+    return separated(None if train.groups is None else train.groups[positions], len(positions))

@@ -92,7 +92,7 @@ class Config(EvaluationConfig):
     def title(self) -> str:
         return "Linear classifier"
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
         size = reduced(self.optim.batch_size, len(train.labelled))
         return self.model_copy(update={"optim": self.optim.model_copy(update={"batch_size": size})})
 

@@ -103,7 +103,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
         chosen = listed(config, context.train)
     else:
         assert config.fraction
-        chosen = labelled[choose(context.train.labels(labelled), config.fraction, context.seed)]
+        chosen = labelled[stratified(context.train.labels(labelled), config.fraction, context.seed)]
     keys = [context.train.keys[position].decode() for position in chosen]
     (context.out / "labels.txt").write_text("".join(f"{key}\n" for key in keys))
     val, truth = context.val, labels_of(context.val, context.machine.device)
@@ -204,7 +204,7 @@ def _read(config: Config) -> str:
     return content.decode(errors="replace")
 
 
-def choose(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Positions of a stratified sample, sorted: round(fraction * n) of each class of n, at least one."""
     rng = np.random.Generator(np.random.Philox(key=seed))
     chosen = []

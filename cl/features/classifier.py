@@ -13,6 +13,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 
 from cl.console.wording import counted
 from cl.features import logistic
+from cl.features.groups import separated
 
 FOLDS, FEWEST, BINS = 5, 3, 15
 GRID = 10.0 ** np.arange(-1, 4)  # C of `logistic.fit`, for rows with a mean squared norm of 1
@@ -142,12 +143,6 @@ def folds_of(
             "groups stay together; label images of more groups, or remove the column of groups"
         )
     return folds
-
-
-def separated(groups: np.ndarray | None, images: int) -> np.ndarray:
-    """(N,) int64: the groups, with a group of its own for each image that has none."""
-    numbers = np.arange(images)
-    return numbers if groups is None else np.where(groups < 0, -1 - numbers, groups)
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:

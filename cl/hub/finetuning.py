@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 from cl.console.progress import Progress
 from cl.features import classifier
 from cl.features.classifier import Head, Trained
+from cl.features.groups import separated
 from cl.hub import foreign
 from cl.hub.encoder import Encoder
 from cl.runtime import machine
@@ -187,7 +188,7 @@ def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def _compared(images: Labelled, frozen: np.ndarray, tuned: np.ndarray) -> Comparison:
     """Both from probabilities (N, C) of held-out images."""
     losses = [_log_losses(each, images.targets, several=images.several) for each in (frozen, tuned)]
-    groups = np.unique(classifier.separated(images.groups, len(frozen)), return_inverse=True)[1]
+    groups = np.unique(separated(images.groups, len(frozen)), return_inverse=True)[1]
     difference = losses[0] - losses[1]
     sums = np.bincount(groups, difference - difference.mean())
     count = len(sums)

@@ -14,6 +14,7 @@ from cl.data.transform import Transform
 from cl.data.views import View
 from cl.features.correctness import all_same, check, correctness
 from cl.features.extraction import BATCH, Unit, extract, extract_views
+from cl.features.groups import separated
 from cl.features.knn import nearest
 from cl.features.paired import Comparison, judge
 from cl.networks.batch_norm import GroupBatchNorm
@@ -118,12 +119,10 @@ class Adaptation:
         measure = f"same {NEIGHBOURS} neighbours for a part of the image"
         return {measure: both}, before.positions.cpu().numpy()
 
-    def _groups(self, images: np.ndarray) -> np.ndarray | None:
+    def _groups(self, images: np.ndarray) -> np.ndarray:
         """The groups (M,) of validation images; an image without one is a group of its own."""
         groups = self.sets[1].reader.groups
-        if groups is None:
-            return None
-        return np.where(groups[images] < 0, -1 - images, groups[images])
+        return separated(None if groups is None else groups[images], len(images))
 
 
 def part(view: View, side: int) -> View:

@@ -42,7 +42,7 @@ class Config(BaseConfig):
         if train.manifest.classes:
             check_k(self.k, len(train.labelled))
 
-    def fitted(self, train: Reader) -> Self:
+    def for_few_images(self, train: Reader) -> Self:
         """The same parameters, reduced to what few labelled images allow."""
         labelled = len(train.labelled) or self.k
         return self.model_copy(update={"k": min(self.k, labelled)})

@@ -69,7 +69,7 @@ def train(
             done = step + 1
             optim.set_decay(optimizer, config, step / steps)
             factor = optim.lr_factor(config, step, steps, steps_per_epoch)
-            lr = optim.set_lr(optimizer, config.lr(), factor)
+            lr = optim.set_lr(optimizer, config.peak_lr, factor)
             _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config)
             task.after_step(done / steps)

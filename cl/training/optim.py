@@ -28,7 +28,7 @@ class Lars(BaseConfig):
 
 
 class Config(BaseConfig):
-    """How to train: total batch, epochs, optimizer, schedule. The effective learning rate is `lr()`."""
+    """How to train: total batch, epochs, optimizer, schedule. The effective learning rate is `peak_lr`."""
 
     kind: Literal["sgd", "lars", "adamw"]
     batch_size: int = Field(gt=1, description="images per step, over all processes")
@@ -112,7 +112,8 @@ class Config(BaseConfig):
         """The epochs of warm-up: `warmup_epochs`, or half of a run that is not longer than that."""
         return self.warmup_epochs if self.warmup_epochs < self.epochs else self.epochs / 2
 
-    def lr(self) -> float:
+    @property
+    def peak_lr(self) -> float:
         """The largest learning rate of the run, scaled to the batch."""
         return self.base_lr * (self.batch_size / self.reference_batch if self.scaling == "linear" else 1.0)
 
@@ -184,11 +185,11 @@ def build(config: Config, modules: list[Part], fixed: nn.Module | None = None) -
     unscheduled = {id(p) for p in fixed.parameters()} if fixed else set()
     groups = [g._asdict() for part in modules for g in _groups(part, config, unscheduled) if g.params]
     if config.lars:
-        return LARS(groups, config.lr(), momentum=config.momentum, variant=config.lars)
+        return LARS(groups, config.peak_lr, momentum=config.momentum, variant=config.lars)
     if config.betas:
-        return torch.optim.AdamW(groups, config.lr(), betas=config.betas, fused=True)
+        return torch.optim.AdamW(groups, config.peak_lr, betas=config.betas, fused=True)
     return torch.optim.SGD(
-        groups, config.lr(), momentum=config.momentum, nesterov=config.nesterov, fused=True
+        groups, config.peak_lr, momentum=config.momentum, nesterov=config.nesterov, fused=True
     )
 
 

@@ -154,16 +154,30 @@ def scratch() -> Path:
 class Results:
     """The results of a stage: numbers, notes for the provenance, and files in `folder`.
 
+    baseline: the baseline that they belong to, if any; it goes through several entries of params.yaml.
     metrics: numbers of the stage itself, by name.
     measurements: numbers of evaluations, transfers and analyses.
     about: what each evaluation, transfer and analysis measures, by its name in params.yaml.
     """
 
     folder: Path
+    baseline: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     measurements: list[Measurement] = field(default_factory=list)
     about: dict[str, str] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
+
+    def folder_of(self, entry: str) -> Path:
+        """The folder for an entry's files."""
+        folder = self.folder / entry if self.baseline else self.folder
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def add(self, entry: str, about: str, measured: list[Measurement], progress: Progress) -> None:
+        """Add an entry's numbers, and print them on one line."""
+        progress.say(", ".join(f"{name} {value:.4g}" for name, value in flat(measured).items()) or "done")
+        self.about[entry] = about
+        self.measurements += [number._replace(baseline=self.baseline) for number in measured]
 
 
 @contextmanager
@@ -179,14 +193,15 @@ def results(
         root: a folder to use instead of `results/<stage>`.
         folder: whether the stage writes a folder of files.
     """
+    baseline = name if stage == "baseline" else None
     if not is_main_process():
         with tempfile.TemporaryDirectory() as dropped:
-            yield Results(Path(dropped))
+            yield Results(Path(dropped), baseline)
         return
     target = Path(root or RESULTS / stage) / name if name else RESULTS / stage
     unfinished = outputs.partial(target)
     shutil.rmtree(unfinished, ignore_errors=True)
-    produced = Results(unfinished / "files")
+    produced = Results(unfinished / "files", baseline)
     try:
         machine.gpus()  # raises here, not when the work is done and the hardware is recorded
         produced.folder.mkdir(parents=True)
@@ -226,11 +241,6 @@ def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: in
         folder.mkdir()
         results.append(run(seed, folder))
     return results
-
-
-def say(progress: Progress, measurements: list[Measurement]) -> None:
-    """Print a result's numbers on one line."""
-    progress.say(", ".join(f"{name} {value:.4g}" for name, value in flat(measurements).items()) or "done")
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Compose parameters from pipeline/conf: complete, checked, and with the overrides that they come from.
 
-`dvc exp run -S` composes with Hydra, whose plugin in pipeline/hydra_plugins calls `completed`. Everything
+`dvc exp run -S` composes with Hydra, whose plugin in hydra_plugins/ calls `completed`. Everything
 else calls `compose` or `write`. A wrong override raises ValueError with one sentence, and nothing is written.
 DVC then exits with 255, and `python -m pipeline.compose` with 1, like every stage.
 """

@@ -11,7 +11,7 @@ from cl.detection.engines import engine
 from cl.detection.transfer import Run, fine_tune
 from cl.networks.backbones import Backbone
 from cl.runtime import machine
-from cl.runtime.metric_info import BACKBONE, Measurement, measurements
+from cl.runtime.metric_info import BACKBONE, measurements
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import command, locations
 
@@ -27,14 +27,12 @@ def transfer(
     backbone: Backbone,
     dataset: DataSet,
     params: Params,
-    *,
-    out: Path,
+    results: command.Results,
     checkpoints: Callable[[str], Checkpoints],
-    baseline: str | None = None,
-) -> list[Measurement]:
-    """The numbers of the transfer `name` over its seeds."""
+) -> None:
+    """Add the numbers of the transfer `name` over its seeds to the results."""
     config = params.transfers[name]
-    progress = command.progress(name, baseline)
+    progress = command.progress(name, results.baseline)
     for line in dataset.findings.lines():
         progress.say(line)
     deterministic = params.deterministic and not machine.gpus()
@@ -47,7 +45,5 @@ def transfer(
         run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
         return {BACKBONE: fine_tune(config, copy.deepcopy(backbone), dataset, transform, run)}
 
-    runs = command.repeated(measure, config.seeds, params.seed, out)
-    measured = measurements("transfer", name, runs, config.numbers())
-    command.say(progress, measured)
-    return measured
+    runs = command.repeated(measure, config.seeds, params.seed, results.folder_of(name))
+    results.add(name, config.about, measurements("transfer", name, runs, config.numbers()), progress)

@@ -6,7 +6,7 @@ from typing import Any
 
 from cl.config import Params
 from cl.evaluations import Context, Encoder
-from cl.runtime.metric_info import Measurement, measurements
+from cl.runtime.metric_info import measurements
 from cl.runtime.registry import module_of
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import command, locations
@@ -16,14 +16,12 @@ def evaluate(
     name: str,
     encoder: Encoder,
     params: Params,
-    *,
-    out: Path,
+    results: command.Results,
     checkpoints: Callable[[str], Checkpoints],
-    baseline: str | None = None,
-) -> tuple[str, list[Measurement], dict[str, Any]]:
-    """The description of the evaluation `name`, its numbers over its seeds, and its reduced parameters."""
+) -> dict[str, Any]:
+    """Add the numbers of the evaluation `name` over its seeds to the results; returns reduced parameters."""
     given = params.evaluations[name].model_dump()
-    progress = command.progress(name, baseline)
+    progress = command.progress(name, results.baseline)
     params, train, val = locations.data(params, progress.say, f"evaluations.{name}.")
     config: Any = params.evaluations[name]
     config.check(train, val)
@@ -46,8 +44,8 @@ def evaluate(
         )
         return module.evaluate(config, context)
 
-    runs = command.repeated(measure, getattr(config, "seeds", None), params.seed, out)
+    seeds = getattr(config, "seeds", None)
+    runs = command.repeated(measure, seeds, params.seed, results.folder_of(name))
     measured = measurements("evaluate", name, runs, config.numbers())
-    command.say(progress, measured)
-    reduced = {key: value for key, value in config.model_dump().items() if value != given[key]}
-    return module.__doc__.partition("\n")[0], measured, reduced
+    results.add(name, module.__doc__.partition("\n")[0], measured, progress)
+    return {key: value for key, value in config.model_dump().items() if value != given[key]}

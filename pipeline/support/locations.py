@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from cl.config import Params, fitted
+from cl.config import Params, for_few_images
 from cl.data.cache import Cache
 from cl.data.reader import Reader, manifest
 from cl.data.transform import Transform
@@ -24,9 +24,9 @@ KEPT = Path("results/pretrain/methods")  # after earlier epochs: <epoch>.safeten
 AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # data set parameters that `prepare` ignores
 
 
-def kept_methods() -> dict[int, Path]:
+def kept_methods(folder: Path = KEPT) -> dict[int, Path]:
     """The files of the method after earlier epochs, by epoch."""
-    return {int(path.stem): path for path in KEPT.glob("*.safetensors")}
+    return {int(path.stem): path for path in folder.glob("*.safetensors")}
 
 
 def is_temporary_copy() -> bool:
@@ -86,7 +86,7 @@ def data(params: Params, say: Callable[[str], None], about: str = "") -> tuple[P
         ValueError: see `reader`; or the method cannot be trained on so few images.
     """
     train, val = (reader(split, params.dataset) for split in ("train", "val"))
-    params, changes = fitted(params, train, val)
+    params, changes = for_few_images(params, train, val)
     fitted_to = [f"{name} from {change}" for name, change in changes.items() if name.startswith(about)]
     if fitted_to:
         say(f"fitted to {len(train)} training and {len(val)} validation images: {', '.join(fitted_to)}")
@@ -135,10 +135,16 @@ def _check_source(dataset: Source, kind: str) -> None:
 
 
 def _cache() -> Cache:
-    gigabytes = os.environ.get("CL_CACHE_GB", "20")
-    if not re.fullmatch(r"\d*\.?\d+", gigabytes):
-        raise ValueError(f"CL_CACHE_GB={gigabytes}: give a number of gigabytes, such as 20")
-    return Cache(Path(os.environ.get("CL_CACHE", "scratch/cache")), round(float(gigabytes) * 1e9))
+    folder = Path(os.environ.get("CL_CACHE", "scratch/cache"))
+    return Cache(folder, round(number("CL_CACHE_GB", 20, "gigabytes") * 1e9))
+
+
+def number(variable: str, default: int, unit: str) -> float:
+    """The number that an environment variable gives, or the default."""
+    text = os.environ.get(variable) or str(default)
+    if not re.fullmatch(r"\d*\.?\d+", text):
+        raise ValueError(f"{variable}={text}: give a number of {unit}, such as {default}")
+    return float(text)
 
 
 def manifest_hash() -> str:

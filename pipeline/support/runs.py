@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,10 @@ SHOWN = 5  # changed files in the error message
 
 @dataclass(frozen=True)
 class Run:
-    """A run, which no other process can continue at the same time, and notes for its provenance."""
+    """A run, which no other process can continue at the same time, and notes for its provenance.
+
+    seconds: between checkpoints.
+    """
 
     folder: Path
     seconds: float
@@ -52,7 +54,7 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
     if stage == "baseline":  # experiments in other copies may train the same baseline at the same time
         data += str(Path.cwd())
     key = run_key(f"{stage}@{name}", parameters, inputs, data + encoder)
-    run = Run(_scratch(stage) / key, _seconds())
+    run = Run(_scratch(stage) / key, locations.number("CL_CHECKPOINT_SECONDS", 60, "seconds"))
     if not command.is_main_process():
         yield run
         return
@@ -122,11 +124,3 @@ def _scratch(stage: str) -> Path:
             "set CL_SCRATCH to an absolute folder to make it resumable"
         )
     return root
-
-
-def _seconds() -> float:
-    """Seconds between checkpoints."""
-    text = os.environ.get("CL_CHECKPOINT_SECONDS") or "60"
-    if not re.fullmatch(r"\d*\.?\d+", text):
-        raise ValueError(f"CL_CHECKPOINT_SECONDS={text}: give a number of seconds, such as 60")
-    return float(text)

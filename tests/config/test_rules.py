@@ -59,19 +59,19 @@ def test_a_few_images_of_your_own_reduce_what_they_are_too_few_for(readers, tmp_
     analyses = "analysis=[embedding,npc,views,mi_bound,gradient_norm]"
     params = config.check(compose(tmp_path, *OWN, analyses, *given, "evaluation=[knn,linear,retrieval]"))
     assert list(data_problems(params, *readers))
-    fewer, changes = config.fitted(params, *readers)
+    fewer, changes = config.for_few_images(params, *readers)
     assert not list(data_problems(fewer, *readers))
     assert changes["optim.batch_size"] == "121 to 64", "a power of two"
     assert changes["evaluations.knn.k"] == "120 to 119"
     assert fewer.evaluations["knn"].k == 119
-    assert config.fitted(fewer, *readers) == (fewer, {})
+    assert config.for_few_images(fewer, *readers) == (fewer, {})
 
 
 def test_few_images_of_your_own_are_trained_on_for_enough_steps(readers, tmp_path) -> None:
     steps = ["optim.batch_size=60", "optim.epochs=15", "optim.least_steps=51", "evaluation=[]", "analysis=[]"]
-    _, changes = config.fitted(config.check(compose(tmp_path, *OWN, *steps)), *readers)
+    _, changes = config.for_few_images(config.check(compose(tmp_path, *OWN, *steps)), *readers)
     assert changes["optim.epochs"] == "15 to 26", "of two steps each"
-    _, changes = config.fitted(
+    _, changes = config.for_few_images(
         config.check(compose(tmp_path, *OWN, *steps, "optim.least_steps=30")), *readers
     )
     assert "optim.epochs" not in changes
@@ -80,7 +80,7 @@ def test_few_images_of_your_own_are_trained_on_for_enough_steps(readers, tmp_pat
 def test_batch_norm_groups_are_reduced_with_the_batch(readers, tmp_path) -> None:
     chosen = ["method=moco_v1", "optim.batch_size=512", "bn_group=128", "analysis=[]", "evaluation=[knn]"]
     params = config.check(compose(tmp_path, *OWN, *chosen))
-    fewer, changes = config.fitted(params, *readers)
+    fewer, changes = config.for_few_images(params, *readers)
     assert (fewer.optim.batch_size, fewer.bn_group) == (64, 32)
     assert changes["bn_group"] == "128 to 32"
 

@@ -14,10 +14,10 @@ from cl.data.device_crops import CropOnDevice, DeviceTrainSet, on_device, reside
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
-from pipeline.pretrain import cropped
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import cropped
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
 from tests.support.project import compose
 from tests.support.tiny import stored

@@ -8,7 +8,7 @@ import torch
 
 from cl.data import resample
 from cl.data.views import View, resize
-from cl.roofline.fake_gpu import GPU, FakeGpu
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.pictures import photograph
 
 RNG = np.random.default_rng(0)

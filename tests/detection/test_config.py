@@ -18,7 +18,7 @@ def test_the_schedule_is_the_papers_scaled_to_the_batch(params) -> None:
     config = small(params, "voc_c4", **changes, batch_size=8)
     for images in (16551, 300):
         solver = config.solver(images // 8)
-        assert solver.lr() == 0.01
+        assert solver.peak_lr == 0.01
         assert round(solver.epochs * (images // 8)) == 48000
 
         rates = {0: 0.001, 100: 0.5005, 200: 1, 35999: 1, 36000: 0.1, 43999: 0.1, 44000: 0.01, 47999: 0.01}

@@ -19,10 +19,10 @@ from cl.data.sets import EvalSet
 from cl.evaluations import Encoder, linear
 from cl.features.extraction import extract
 from cl.networks import backbones
-from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.backbones import config as backbone
 from tests.support.evaluations import model_tensors, read_heads, short, trained
 from tests.support.project import compose
@@ -114,7 +114,7 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
         x = F.pad(features[rows], (0, 1), value=1.0)
         error = (x @ weight).softmax(1) - F.one_hot(labels[rows], 20)
         velocity = 0.9 * velocity + x.T @ error / len(error) + 0.01 * weight
-        weight = weight - config.optim.lr() * (1 + math.cos(math.pi * step / steps)) / 2 * velocity
+        weight = weight - config.optim.peak_lr * (1 + math.cos(math.pi * step / steps)) / 2 * velocity
     found = trained(context)
     torch.testing.assert_close(found["model.heads.0.weight"], weight[:-1].T)
     torch.testing.assert_close(found["model.heads.0.bias"], weight[-1])

@@ -59,7 +59,7 @@ def keys(reader: Reader, positions) -> list[str]:  # type: ignore[no-untyped-def
 
 def test_a_fraction_of_each_class_is_rounded_and_at_least_one() -> None:
     labels = np.repeat([0, 1, 2], [18, 12, 2])
-    chosen = semi.choose(labels, 0.1, seed=0)
+    chosen = semi.stratified(labels, 0.1, seed=0)
     assert np.bincount(labels[chosen]).tolist() == [2, 1, 1]
     assert chosen.tolist() == sorted(set(chosen))
 

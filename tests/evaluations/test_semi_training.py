@@ -21,12 +21,12 @@ from tests.support.evaluations import short, trained
 )
 def test_a_stratified_sample_has_labels_of_every_class(fraction, expected) -> None:
     labels = np.repeat([0, 1, 2], [5, 50, 100])
-    chosen = semi.choose(labels, fraction, seed=3)
+    chosen = semi.stratified(labels, fraction, seed=3)
     assert np.bincount(labels[chosen]).tolist() == expected
-    assert np.array_equal(chosen, semi.choose(labels, fraction, seed=3))
+    assert np.array_equal(chosen, semi.stratified(labels, fraction, seed=3))
     assert len(np.unique(chosen)) == len(chosen)
     if fraction < 1:
-        assert not np.array_equal(chosen, semi.choose(labels, fraction, seed=4))
+        assert not np.array_equal(chosen, semi.stratified(labels, fraction, seed=4))
 
 
 def test_a_copy_is_trained_on_the_chosen_labels(context, params) -> None:
@@ -57,7 +57,7 @@ def test_an_untrained_encoder_is_also_trained_from_scratch(context, params) -> N
 def test_on_a_frozen_backbone_it_is_a_linear_probe(context, params) -> None:
     """Nesterov's SGD written out, with the same batches, image by image through the frozen backbone."""
     config = short(params.evaluations["semi_10"], weight_decay=0.0).model_copy(update={"backbone_lr": 0.0})
-    chosen = semi.choose(context.train.labels(), 0.5, seed=0)
+    chosen = semi.stratified(context.train.labels(), 0.5, seed=0)
     before = fingerprint(context.backbone)
     backbone, head = semi.fine_tune(config, context, chosen)
     assert fingerprint(backbone) == fingerprint(context.backbone) == before

@@ -10,7 +10,7 @@ from torch import nn
 from cl.data.reader import Reader
 from cl.evaluations import knn
 from cl.evaluations._shared import shares
-from cl.evaluations._shared.shares import classify, independent, separated
+from cl.evaluations._shared.shares import classify, independent
 from cl.report.intervals import interval
 
 
@@ -31,12 +31,6 @@ def coverage(groups: int, images: int, agreement: float, p: float, *, equal: boo
         assert found
         hits += found.low <= 100 * p <= found.high
     return hits / 2000
-
-
-def test_images_without_a_group_are_groups_of_their_own() -> None:
-    found = separated(np.array([-1, -1, 0, 2, 0, -1]))
-    assert found[2] == found[4]
-    assert len(set(found.tolist())) == 5
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.features import extraction
 from cl.features.extraction import Cache, extract
-from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.tiny import TinyBackbone
 
 

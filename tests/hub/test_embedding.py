@@ -10,8 +10,8 @@ import torch
 import cl
 from cl.hub import embedding
 from cl.hub.embedding import EmbeddingJob
-from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.pictures import picture_file, without_heic
 from tests.support.resnets import save_encoder
 

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.parameters import parameters
-from cl.roofline.fake_gpu import FakeGpu
-from pipeline._floor import trace
+from pipeline.support.roofline.bounds import trace
+from pipeline.support.roofline.fake_gpu import FakeGpu
 
 IMAGES = 8  # per GPU
 TWO_VIEWS = ("views=mocov2", "views.random.size=32")

@@ -12,10 +12,10 @@ import torch
 
 from benchmarks.parameters import parameters
 from cl.networks.two_streams import CHANNELS, NORMALISATION, TwoStreams
-from cl.roofline.backward import backward
-from cl.roofline.fake_gpu import GPU, FakeGpu
 from cl.runtime.machine import Machine
-from pipeline._floor import trace
+from pipeline.support.roofline.backward import backward
+from pipeline.support.roofline.bounds import trace
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.backbones import DATASET, SHIPPED
 from tests.support.methods import (
     CASES,

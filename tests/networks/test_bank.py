@@ -10,7 +10,7 @@ import torch
 from cl.networks import bank as bank_module
 from cl.networks.bank import Bank, Draw
 from cl.networks.queue import NO_GROUP
-from cl.roofline.fake_gpu import GPU, FakeGpu
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 
 
 def bank_of(images: int, momentum: float = 0.5) -> Bank:

@@ -13,8 +13,8 @@ from cl.networks import backbones
 from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import in_microbatches
-from cl.roofline.ranks import pretended_ranks
 from cl.training.checkpoints import Checkpoints
+from pipeline.support.roofline.fake_gpu import pretended_ranks
 from tests.support.backbones import config
 from tests.support.commands import environment
 from tests.support.project import ROOT

@@ -8,8 +8,8 @@ from cl.objective.blocks import AREA, Block, BlockwiseLogits
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.sums import softplus_sum
-from cl.roofline.backward import backward
-from cl.roofline.fake_gpu import GPU, FakeGpu
+from pipeline.support.roofline.backward import backward
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.objective import exclusions, masked
 
 

@@ -13,17 +13,7 @@ from pipeline.support import command
 from tests.support.project import ROOT
 from tests.support.stages import Stage, answers
 
-REPLACED = {"embed", "export"}
-STAGES = sorted({path.stem for path in (ROOT / "pipeline").glob("[!_]*.py")} - REPLACED)
-
-
-@pytest.mark.parametrize("name", sorted(REPLACED))
-def test_a_replaced_command_says_what_replaced_it(name) -> None:
-    command = [sys.executable, "-m", f"pipeline.{name}", "images"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 1
-    assert f"`cl {name}`" in result.stderr
-    assert result.stderr.count("\n") == 1
+STAGES = sorted(path.stem for path in (ROOT / "pipeline").glob("[!_]*.py"))
 
 
 def test_every_stage_and_tool_has_help() -> None:

@@ -16,7 +16,7 @@ from cl.console.progress import Progress
 from cl.report.files import ResultFiles
 from cl.runtime import machine
 from cl.runtime.metric_info import Measurement
-from pipeline.support import command, locations, runs
+from pipeline.support import command, locations
 from tests.support.project import ROOT
 
 
@@ -135,7 +135,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 def test_the_time_between_checkpoints_is_a_number(text, monkeypatch) -> None:
     monkeypatch.setenv("CL_CHECKPOINT_SECONDS", text)
     with pytest.raises(ValueError, match=f"CL_CHECKPOINT_SECONDS={text}: give a number"):
-        runs._seconds()
+        locations.number("CL_CHECKPOINT_SECONDS", 60, "seconds")
 
 
 def test_names_cannot_control_the_terminal() -> None:

@@ -19,7 +19,9 @@ from cl.data.order import Plan
 from cl.data.ring import batches_ahead
 from cl.runtime.machine import Machine
 from pipeline import plan
+from pipeline.support import footprint
 from pipeline.support.composition import write
+from pipeline.support.pretraining import granularity
 from tests.support.stages import Answer, Stage, answers
 
 SETTINGS = ["optim.batch_size=64", "optim.epochs=40", "views.random.size=16"]
@@ -80,7 +82,7 @@ def test_a_plan_names_the_figures_and_changes_nothing(prepared) -> None:
 
 @pytest.mark.slow
 def test_a_batch_too_large_for_the_memory_is_not_tried(prepared, monkeypatch) -> None:
-    monkeypatch.setattr(plan, "available", lambda: 0)
+    monkeypatch.setattr(footprint, "available", lambda: 0)
     answer = planned(prepared)
     assert answer.code == 1
     assert "optim.batch_size=64" in answer.stderr
@@ -212,7 +214,7 @@ def test_the_largest_batch_fills_nine_tenths_on_the_line_through_two_sizes(free,
 
 
 def test_batches_are_multiples_of_what_shares_them(params) -> None:
-    assert plan.granularity(params.model_copy(update={"bn_group": "global"})) == 1
-    assert plan.granularity(params.model_copy(update={"bn_group": 16})) == 16
+    assert granularity(params.model_copy(update={"bn_group": "global"})) == 1
+    assert granularity(params.model_copy(update={"bn_group": 16})) == 16
     in_parts = params.optim.model_copy(update={"microbatches": 2})
-    assert plan.granularity(params.model_copy(update={"bn_group": 16, "optim": in_parts})) == 32
+    assert granularity(params.model_copy(update={"bn_group": 16, "optim": in_parts})) == 32

@@ -134,7 +134,7 @@ RATES = {
 
 @pytest.mark.parametrize("run", RATES)
 def test_the_learning_rate_is_that_of_the_authors(tmp_path: Path, run: str) -> None:
-    assert params_of(tmp_path, run).optim.lr() == pytest.approx(RATES[run])
+    assert params_of(tmp_path, run).optim.peak_lr == pytest.approx(RATES[run])
 
 
 def params_of(folder: Path, run: str) -> config.Params:
@@ -158,12 +158,12 @@ def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
     v3 = params("fast_moco/adamw_moco_v3")
     assert v3.method.scale == 4 * v3.temperature  # 2 * temperature, times the sum of both directions
     vit = params("encoders/moco_v3_vit_small")
-    assert vit.evaluations["mocov3_vit_lin"].optim.lr() == pytest.approx(12)
+    assert vit.evaluations["mocov3_vit_lin"].optim.peak_lr == pytest.approx(12)
     assert [view.interpolation for view in params("fast_moco/table1").views.values()] == ["bicubic"]
     barlow = params("quoted/barlow_twins optim.batch_size=2048")
-    assert barlow.optim.lr() * barlow.optim.lr_scale_1d == pytest.approx(0.0048 * 8)
+    assert barlow.optim.peak_lr * barlow.optim.lr_scale_1d == pytest.approx(0.0048 * 8)
     swav = params("quoted/swav")
-    assert swav.optim.lr() * swav.optim.warmup_start == pytest.approx(0.3)
+    assert swav.optim.peak_lr * swav.optim.warmup_start == pytest.approx(0.3)
     local = params("quoted/local_aggregation_imagenet").method
     assert round(1_281_167 / local.images_per_neighbour) == 4096
     assert round(1_281_167 / local.images_per_cluster) == 30_000

@@ -12,8 +12,7 @@ from cl import config
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
-from pipeline.pretrain import build
-from pipeline.support import composition
+from pipeline.support import composition, pretraining
 from pipeline.support.composition import command_for, write
 from tests.support.project import compose
 from tests.support.resnets import TRANSFORM, save_encoder
@@ -113,7 +112,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
     assert run(prepared, given_file, "backbone=resnet18_small", stages=("weights",)) == ""
     beginning = start.load(prepared / "models" / "start.safetensors")
     assert beginning.origin["licence"] == "unknown"
-    fresh, started = (build(params, here, 120, weights).method for weights in (None, beginning))
+    fresh, started = (pretraining.build(params, here, 120, weights).method for weights in (None, beginning))
     for name, tensor in started.state_dict().items():
         part, _, rest = name.partition(".")
         if part == "target" and rest.startswith("0."):
@@ -186,12 +185,10 @@ def test_a_file_that_has_changed_or_is_missing_is_refused(prepared, tmp_path) ->
 
 
 def test_the_backbone_may_learn_at_its_own_rate(prepared, here) -> None:
-    from pipeline import pretrain
-
     write(prepared / "params.yaml", [*SETTINGS, "optim.backbone_lr_scale=0.1"])
     params = config.load(prepared / "params.yaml")
-    task = build(params, here, 120)
-    optimizer = pretrain.optimizer(params, task)
+    task = pretraining.build(params, here, 120)
+    optimizer = pretraining.optimizer(params, task)
     optim.set_lr(optimizer, 1.0, 1.0)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     trained = {name: p for name, p in task.named_parameters() if p.requires_grad}

@@ -13,8 +13,8 @@ from cl.data.sets import EvalSet
 from cl.features.extraction import Cache, extract
 from cl.pretraining import collapse
 from cl.pretraining.monitor import measure_epoch
-from pipeline.pretrain import build
 from pipeline.support.locations import transform
+from pipeline.support.pretraining import build
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from torch import nn
 
 from cl.console.stop import signals
 from cl.data.order import Plan
-from cl.roofline.ranks import pretended_ranks
 from cl.training import optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import MetricBuffer, replicated
+from pipeline.support.roofline.fake_gpu import pretended_ranks
 from tests.support.tiny import TinyBackbone
 from tests.support.training import train_tiny
 

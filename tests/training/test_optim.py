@@ -11,8 +11,8 @@ from tests.support.optimizers import VARIANTS, config
 
 
 def test_the_learning_rate_scales_as_stated() -> None:
-    assert config().lr() == pytest.approx(0.6)
-    assert config(scaling="none").lr() == pytest.approx(0.3)
+    assert config().peak_lr == pytest.approx(0.6)
+    assert config(scaling="none").peak_lr == pytest.approx(0.3)
 
 
 def test_warm_up_then_cosine_over_the_rest() -> None:

@@ -13,7 +13,7 @@ from cl.runtime.distributed import local_part, mean_over_ranks
 from cl.runtime.machine import Machine
 from cl.training import optim
 from cl.training.loop import replicated
-from pipeline.pretrain import build
+from pipeline.support.pretraining import build
 
 STEPS, IMAGES = 5, 8  # images of a batch
 NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
@@ -57,14 +57,14 @@ class Experiment:
     def lr(self) -> float:
         """The learning rate of this step."""
         config = self.params.optim
-        return config.lr() * optim.lr_factor(config, self.step, STEPS, self.steps_per_epoch)
+        return config.peak_lr * optim.lr_factor(config, self.step, STEPS, self.steps_per_epoch)
 
     def begin(self) -> None:
         """Let the method know the step, before anything is drawn for it."""
         self.task.begin_step(self.step, self.progress)
         if self.step % self.steps_per_epoch == 0:
             self.task.begin_epoch(self.step // self.steps_per_epoch)
-        optim.set_lr(self.optimizer, self.params.optim.lr(), self.lr() / self.params.optim.lr())
+        optim.set_lr(self.optimizer, self.params.optim.peak_lr, self.lr() / self.params.optim.peak_lr)
 
     def backward(self, views: list[Tensor]) -> Tensor:
         """The loss of these views, a mean over all processes; leaves the (clipped) gradients."""

@@ -51,8 +51,8 @@ class Sampling(BatchesConfig):
             )
         feasible_counts(self.negatives, self.images - 1)
 
-    def fitted(self, train: Reader, val: Reader) -> Self:
-        fewer = super().fitted(train, val)
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
+        fewer = super().for_few_images(train, val)
         images = min(self.images, len(train) // fewer.batch_size * fewer.batch_size)
         negatives = [count for count in self.negatives if count < images] or [images - 1]
         queries = min(self.queries, images)

@@ -64,7 +64,7 @@ def warnings(params: Params) -> Iterator[str]:
             f"pretraining sees views of {largest} px, evaluations use images of {crop} px: choose views=... "
             f"of {crop} px, or dataset.resize and dataset.crop of {largest}"
         )
-    rate = params.optim.lr() * params.optim.backbone_lr_scale
+    rate = params.optim.peak_lr * params.optim.backbone_lr_scale
     if params.init and params.hand_over == "trained" and params.optim.kind == "sgd" and rate >= HARMFUL:
         yield (
             f"init={params.init.name} with a learning rate of {rate:.4g}: rates from {HARMFUL} on may make "

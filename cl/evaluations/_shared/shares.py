@@ -6,6 +6,7 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor, nn
 
 from cl.data.reader import Reader
+from cl.features.groups import separated
 from cl.runtime.metric_info import LEVEL, Share
 
 LOGITS = 2**26  # of a block of images, 256 MiB in float32
@@ -33,13 +34,12 @@ def share(correct: Tensor, reader: Reader, positions: np.ndarray) -> Share:
     Args:
         positions: (n,), the images' positions in the index.
     """
-    images: float = len(correct)
-    if reader.groups is not None:
-        images = independent(correct.cpu().numpy().astype(float), reader.groups[positions])
+    groups = None if reader.groups is None else reader.groups[positions]
+    images = independent(correct.cpu().numpy().astype(float), groups)
     return Share(100 * float(correct.double().mean()), images)
 
 
-def independent(correct: np.ndarray, groups: np.ndarray) -> float:
+def independent(correct: np.ndarray, groups: np.ndarray | None) -> float:
     """The number of independent images that would give the mean of `correct` the same 95 % interval.
 
     The delete-one-group jackknife replaces the variance p (1 - p) / n of independent images. Student's
@@ -49,13 +49,13 @@ def independent(correct: np.ndarray, groups: np.ndarray) -> float:
 
     Args:
         correct: (n,), 0 or 1.
-        groups: (n,) int64; -1 for an image without a group.
+        groups: (n,) int64; -1 for an image without a group, None if no image has one.
 
     Returns:
         At most n; 0 for a single group, which gives no interval.
     """
     n = len(correct)
-    _, number = np.unique(separated(groups), return_inverse=True)
+    _, number = np.unique(separated(groups, n), return_inverse=True)
     sizes = np.bincount(number)
     if len(sizes) == n:
         return n
@@ -71,8 +71,3 @@ def independent(correct: np.ndarray, groups: np.ndarray) -> float:
         count = equal  # equal answers do not show how much groups agree: assume full agreement
     side = (1 + LEVEL) / 2
     return float(count * (ndtri(side) / stdtrit(equal - 1, side)) ** 2)
-
-
-def separated(groups: np.ndarray) -> np.ndarray:
-    """The groups (n,) int64, with a negative number of its own for each image without a group (-1)."""
-    return np.where(groups < 0, -1 - np.arange(len(groups)), groups)

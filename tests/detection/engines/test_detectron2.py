@@ -135,7 +135,7 @@ def test_optimizer_and_schedule_equal_detectron2s(params, scenes_folder, changes
     schedule = config.solver(7)
     assert ours.defaults["momentum"] == theirs.defaults["momentum"]
     for step in range(10):
-        set_lr(ours, schedule.lr(), lr_factor(schedule, step, 10, 7))
+        set_lr(ours, schedule.peak_lr, lr_factor(schedule, step, 10, 7))
         expected, found = (
             {
                 parameter: (group["lr"], group["weight_decay"])

@@ -8,11 +8,13 @@ whether kernels work.
 
 import weakref
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -20,8 +22,8 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from cl.roofline.operations import Gpu, Operation, operation, tensors_in
 from cl.runtime.machine import Precision
+from pipeline.support.roofline.operations import Gpu, Operation, operation, tensors_in
 
 GPU = torch.device("cuda", 0)
 FREE = {  # these run nothing on the device
@@ -220,3 +222,15 @@ def _attention(
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, scale=scale)[0]
     arguments = q, k, v, None, True, dropout_p
     return torch.ops.aten._scaled_dot_product_efficient_attention(*arguments, scale=scale)[0]
+
+
+@contextmanager
+def pretended_ranks(number: int) -> Iterator[None]:
+    """In the block, this process is rank 0 of several; what it exchanges with the others goes nowhere."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=number)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -14,7 +14,7 @@ from typing import Any
 from dvc.exceptions import InvalidArgumentError
 from hydra._internal.hydra import Hydra
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 EXPECTED = {
     "dvc_data.index.checkout": "No file hash info found for '%s'. It won't be created.",
     "dvc.output": "'%s' is empty.",

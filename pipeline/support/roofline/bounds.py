@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import nullcontext
 
+import click
 import torch
 from torch import Tensor
 
@@ -11,13 +12,12 @@ from cl.console.wording import memory
 from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.report.paper_tables import IMAGES
-from cl.roofline.backward import backward
-from cl.roofline.fake_gpu import GPU, FakeGpu
-from cl.roofline.operations import GPUS
-from cl.roofline.ranks import pretended_ranks
 from cl.runtime.machine import Machine
 from cl.training import optim
-from pipeline import pretrain
+from pipeline.support import locations, pretraining
+from pipeline.support.roofline.backward import backward
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu, pretended_ranks
+from pipeline.support.roofline.operations import GPUS
 
 SOME = 100_000  # images, where the data set does not say how many
 LARGEST = 3  # costs that are shown
@@ -43,8 +43,8 @@ def trace(params: Params, gpus: int = 1, images: int | None = None) -> FakeGpu:
     params = params.model_copy(update={"optim": settings})
     gpu = FakeGpu("fp32" if params.precision == "fp32" else "tf32")
     with pretended_ranks(gpus) if gpus > 1 else nullcontext(), gpu:
-        task = pretrain.build(params, Machine(GPU, 0, params.precision), images).train()
-        optimizer = pretrain.optimizer(params, task)
+        task = pretraining.build(params, Machine(GPU, 0, params.precision), images).train()
+        optimizer = pretraining.optimizer(params, task)
         for step in range(STEPS):
             gpu.clear()
             gpu.may_wait = step == 0
@@ -79,6 +79,15 @@ def _batch(params: Params, images: int) -> Batch:
 
     positions = torch.arange(images, device=GPU)
     return Batch([view(size) for size in params.view_sizes], torch.zeros_like(positions), positions)
+
+
+def show(params: Params, name: str, gpus: int) -> None:
+    """Print bounds for `gpus` GPUs of the kind `name`, for the images in data/shards if they are there."""
+    images = None
+    if locations.SHARDS.exists():
+        params, bank, _ = locations.data(params, click.echo)
+        images = len(bank)
+    click.echo("\n".join(lines(params, name, gpus, images)))
 
 
 def lines(params: Params, name: str, gpus: int, images: int | None = None) -> Iterator[str]:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from cl.roofline.backward import backward
-from cl.roofline.fake_gpu import GPU, FakeGpu
-from cl.roofline.operations import Gpu, Operation
 from cl.runtime.machine import Machine, to_device
+from pipeline.support.roofline.backward import backward
+from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
+from pipeline.support.roofline.operations import Gpu, Operation
 
 
 class Scaled(Function):

@@ -1,1 +1,0 @@
-"""What a training step asks of a GPU, found without one."""

@@ -1,0 +1,163 @@
+"""What pretraining is made of; `pipeline.plan`, benchmarks and bounds for GPUs use it as `pretrain` does."""
+
+import math
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from cl.config import Params
+from cl.config.rules import warnings
+from cl.console.command import is_main_process
+from cl.console.progress import Progress
+from cl.data.order import Plan
+from cl.data.reader import Reader
+from cl.data.sets import TrainSet
+from cl.methods import BaseMethod, Setup
+from cl.networks import backbones
+from cl.networks.compiled import compile_forward
+from cl.networks.passes import encode_in_microbatches
+from cl.pretraining.monitor import measure_epoch
+from cl.pretraining.task import PretrainingTask
+from cl.runtime import machine
+from cl.runtime.distributed import rank, ranks
+from cl.runtime.machine import Machine
+from cl.runtime.registry import module_of
+from cl.runtime.tensor_files import save_tensors
+from cl.training import optim, start
+from cl.training.start import Start
+from pipeline.support import locations, outputs, provenance
+
+if TYPE_CHECKING:
+    from cl.data.device_crops import DeviceTrainSet
+
+
+def warn(params: Params, progress: Progress) -> None:
+    """Say what is unusual about the parameters, and what later stages will need."""
+    if params.precision == "bf16" and machine.slow_bf16():
+        progress.say("precision=bf16 is emulated on this hardware: correct, but many times slower than fp32")
+    for sentence in (*warnings(params), *locations.missing(params.transfers)):
+        progress.say(sentence)
+
+
+def load_start(params: Params) -> Start:
+    """The weights that `init` or `start_from` name.
+
+    Raises:
+        ValueError: models/start.safetensors is missing or contains other weights, or they do not fit the
+            parameters.
+    """
+    outputs.require(locations.START)
+    weights = start.load(locations.START)
+    weights.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
+    return weights
+
+
+def prepare(
+    params: Params, here: Machine, bank: Reader, start: Start
+) -> tuple[PretrainingTask, Optimizer, TrainSet]:
+    """The task, its optimizer and the training images before the first step."""
+    task = build(params, here, len(bank), start)
+    built = optimizer(params, task)
+    start.load_state(task.method, built)
+    plan = Plan(len(bank), params.optim.batch_size, params.seed, rank(), ranks(), start.epochs)
+    transform = locations.transform(params.dataset, bank.manifest.levels)
+    return task, built, TrainSet(bank, transform, list(params.views.values()), plan)
+
+
+def build(params: Params, here: Machine, images: int, start: Start | None = None) -> PretrainingTask:
+    """The method with its loss, initialised from the seed, on the device.
+
+    Args:
+        images: number of training images.
+        start: weights to start from; the backbone's are loaded here.
+    """
+    _check_microbatches(params)
+    torch.manual_seed(params.seed)
+    backbone = backbones.build(params.backbone)
+    if start:
+        start.load_backbone(backbone, params.backbone)
+    setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images)
+    method = module_of("methods", params.method.kind).Method(params.method, setup)
+    if params.optim.compile:
+        _compile_encoders(method)
+    encode_in_microbatches(method, params.optim.microbatches)
+    loss = module_of("losses", params.loss.kind)
+    return here.place(PretrainingTask(method, loss, params.loss, params.method.scale, here))
+
+
+def granularity(params: Params) -> int:
+    """A batch must be a multiple of this: processes, microbatches and batch-norm groups get equal parts."""
+    bn_group, microbatches = params.bn_group, params.optim.microbatches
+    if bn_group == "global":
+        return ranks()
+    return ranks() * microbatches * bn_group if microbatches > 1 else math.lcm(ranks(), bn_group)
+
+
+def _check_microbatches(params: Params) -> None:
+    microbatches = params.optim.microbatches
+    if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
+        size = params.optim.batch_size / ranks() / microbatches
+        raise ValueError(
+            f"optim.microbatches={microbatches} on {ranks()} processes gives parts of size {size:g}, "
+            f"expected a multiple of bn_group={params.bn_group}; choose fewer, or a smaller bn_group"
+        )
+
+
+def _compile_encoders(method: BaseMethod) -> None:
+    compiler = os.environ.get("CXX", "g++")
+    if not shutil.which(compiler):
+        raise ValueError(
+            f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one "
+            "(in the image: build it with WITH_COMPILER=1), or choose optim.compile=false"
+        )
+    for network in method.modules():
+        if hasattr(network, "fc_features"):
+            compile_forward(network)
+
+
+def cropped(
+    params: Params, data: TrainSet, here: Machine, say: Callable[[str], None]
+) -> "TrainSet | DeviceTrainSet":
+    """The same batches, cropped where `optim.cropping` says."""
+    if params.optim.cropping == "workers":
+        return data
+    from cl.data.device_crops import on_device  # late: torchvision takes seconds to import
+
+    return on_device(data, here, say)
+
+
+def optimizer(params: Params, task: PretrainingTask) -> Optimizer:
+    """What updates the task's parameters."""
+    fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
+    scale, rate_1d = params.optim.backbone_lr_scale, params.optim.lr_scale_1d
+    backbone = task.method.backbone
+    parts = [optim.Part(task, rate_1d=rate_1d)]
+    if scale != 1:
+        parts = [
+            optim.Part(backbone, scale, rate_1d=rate_1d),
+            optim.Part(task, without=backbone, rate_1d=rate_1d),
+        ]
+    return optim.build(params.optim, parts, fixed)
+
+
+def monitoring(
+    params: Params, task: PretrainingTask, data: TrainSet, queries: Reader
+) -> Callable[..., dict[str, float]]:
+    """The measurements after each epoch; images that take little memory are read only once."""
+    return partial(
+        measure_epoch, task, params.optim.monitor, data.reader, queries, transform=data.transform, cache={}
+    )
+
+
+def keep(params: Params, method: nn.Module, epoch: int, folder: Path) -> None:
+    """Save the method to `folder`/<epoch>.safetensors, if `optim.keep_every` names this epoch."""
+    every = params.optim.keep_every
+    if every and epoch % every == 0 and is_main_process():
+        save_tensors(method.state_dict(), folder / f"{epoch}.safetensors")

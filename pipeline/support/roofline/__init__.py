@@ -1,0 +1,1 @@
+"""What a training step asks of a GPU, found without one: operations, bytes, memory and waits."""
