@@ -4,8 +4,7 @@ Logistic regression: multinomial for one label per image, one-vs-rest for severa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -101,15 +100,14 @@ def train(
     raw, calibrated = np.empty(targets.shape), np.empty(targets.shape)
     for seen, held_out in folds:
         part = None if groups is None else groups[seen]
-        fitted = _fit(rows[seen], targets[seen], _folds(targets[seen], part, seed), several)
-        heads.append((Head(*to_features(fitted.weights, fitted.bias), fitted.temperature, several), held_out))
+        fitted, _ = _fit(rows[seen], targets[seen], _folds(targets[seen], part, seed), several)
+        heads.append((to_features(fitted), held_out))
         logits = rows[held_out] @ fitted.weights.T + fitted.bias
         raw[held_out] = probabilities(logits, 1.0, several=several)
         calibrated[held_out] = probabilities(logits, fitted.temperature, several=several)
         report(len(held_out))
-    fitted = _fit(rows, targets, folds, several)
-    head = Head(*to_features(fitted.weights, fitted.bias), fitted.temperature, several)
-    return Trained(head, fitted.regularisation, raw, calibrated, heads)
+    fitted, regularisation = _fit(rows, targets, folds, several)
+    return Trained(to_features(fitted), regularisation, raw, calibrated, heads)
 
 
 def folds_of(
@@ -156,8 +154,8 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return features / np.where(lengths > 0, lengths, 1)
 
 
-def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], Split]]:
-    """The centred rows, with mean squared norm 1, in min(N, D) dimensions; the way back for weights and bias.
+def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[Head], Head]]:
+    """The centred rows, with mean squared norm 1, in min(N, D) dimensions; the way back for a head.
 
     The weights of a head are a combination of the rows, so fewer dimensions lose nothing and save most of the
     time.
@@ -170,9 +168,10 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.nda
         left, singular, axes = np.linalg.svd(rows, full_matrices=False)
         rows = left * singular
 
-    def to_features(weights: np.ndarray, bias: np.ndarray) -> Split:
-        weights = (weights if axes is None else weights @ axes) / scale
-        return weights.astype(np.float32), (bias - weights @ centre).astype(np.float32)
+    def to_features(head: Head) -> Head:
+        weights = (head.weights if axes is None else head.weights @ axes) / scale
+        bias = head.bias - weights @ centre
+        return replace(head, weights=weights.astype(np.float32), bias=bias.astype(np.float32))
 
     return rows, to_features
 
@@ -206,15 +205,8 @@ def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
     return np.flatnonzero(~np.all([targets[seen].any(0) for seen, _ in folds], axis=0)).tolist()
 
 
-class _Fitted(NamedTuple):
-    weights: np.ndarray  # (C, D)
-    bias: np.ndarray  # (C,)
-    temperature: float
-    regularisation: float
-
-
-def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: bool) -> _Fitted:
-    """A head of all rows, with the C and the temperature that give held-out rows the smallest log-loss.
+def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: bool) -> tuple[Head, float]:
+    """A head of all rows, with the temperature and the C that give held-out rows the smallest log-loss.
 
     The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With
     two folds, heads of half the images would choose; USUAL is better (docs/results/classification.md).
@@ -236,7 +228,7 @@ def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: boo
             best, chosen = loss, float(c)
             temperature = fit_temperature(logits, targets, several=several)
     final = logistic.fit(rows, targets, chosen, several=several, tolerance=PRECISE)
-    return _Fitted(final[:, :-1], final[:, -1], temperature, chosen)
+    return Head(final[:, :-1], final[:, -1], temperature, several), chosen
 
 
 def probabilities(logits: np.ndarray, temperature: float, *, several: bool) -> np.ndarray:

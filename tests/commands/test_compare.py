@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import cl
-from cl.features import paired
+from cl.features.correctness import correctness
+from cl.features.paired import judge
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
 from tests.support.pictures import picture_file
@@ -42,7 +43,8 @@ def test_both_encoders_see_the_same_images(data, tmp_path) -> None:
         files = sorted(data.glob(f"{split}/*/*.jpg"))
         features[split] = [encoder.embed(files).numpy() for encoder in encoders]
         labels[split] = np.array([file.parts[-2] for file in files])
-    expected = paired.compare(features["train"], labels["train"], features["val"], labels["val"], k=3)
+    scores = correctness(features["train"], labels["train"], features["val"], labels["val"], k=3)
+    expected = judge(scores)
     assert found.result == expected
     assert (found.train_images, found.val_images, found.classes, found.copies) == (16, 8, 2, 0)
     with (tmp_path / "rows.csv").open() as file:
