@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,15 +127,10 @@ class _Loaded:
 def _load(
     given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
 ) -> _Loaded:
-    from cl.hub import encoder as files
-    from cl.runtime.machine import default_device
+    from cl.hub.encoder import opened
 
-    name = f"encoder {letter}"
-    if isinstance(given, str | PathLike):
-        encoder, name = files.load(fspath(given)), f"{name} ({given})"
-        encoder = encoder.to(default_device())
-    else:
-        encoder = copy.copy(given)
+    name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
+    encoder = copy.copy(opened(given))
     return _Loaded(encoder, name, *((None, None) if encoder.records_size else (resize, crop)))
 
 

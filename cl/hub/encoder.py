@@ -19,7 +19,7 @@ from cl.hub import foreign
 from cl.hub._descriptions import first_of
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.dense import dense_features
-from cl.runtime.machine import channels_last
+from cl.runtime.machine import channels_last, default_device
 from cl.runtime.tensor_files import save_tensors
 
 IMAGENET = Transform(
@@ -172,6 +172,13 @@ def load(file: str, prefix: str | None = None) -> Encoder:
     config = None if found.deviation else found.config
     encoder = Encoder(found.network, transform, found.sha256, records_size=records_size, config=config)
     return channels_last(encoder)
+
+
+def opened(encoder: "str | os.PathLike[str] | Encoder", prefix: str | None = None) -> Encoder:
+    """The given encoder, or the one in a file on the default device."""
+    if isinstance(encoder, Encoder):
+        return encoder
+    return load(os.fspath(encoder), prefix).to(default_device())
 
 
 def save(encoder: Encoder, path: Path) -> None:

@@ -1,7 +1,7 @@
 """The labels of images in a table: one or several per image, optionally with groups."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,17 +35,20 @@ class Targets:
         """Whether an image has several labels."""
         return bool((self.targets.sum(1) > 1).any())
 
-    def labelled(self) -> tuple[np.ndarray, list[str], np.ndarray | None]:
-        """Targets, classes and groups of the images with a label."""
-        rows = self.targets.any(1)
-        return self.targets[rows], self.classes, None if self.groups is None else self.groups[rows]
+    def labelled(self) -> "Targets":
+        """Those of the images with a label."""
+        return self._at(np.flatnonzero(self.targets.any(1)).tolist())
 
     def of(self, names: Sequence[str]) -> "Targets":
         """The labels of these images, which are among `self.names`."""
         position = {name: number for number, name in enumerate(self.names)}
-        rows = [position[name] for name in names]
+        return self._at([position[name] for name in names])
+
+    def _at(self, rows: list[int]) -> "Targets":
         groups = None if self.groups is None else self.groups[rows]
-        return Targets(names, self.classes, self.targets[rows], groups, self.remarks)
+        return replace(
+            self, names=[self.names[row] for row in rows], targets=self.targets[rows], groups=groups
+        )
 
 
 def read(file: Path, names: Sequence[str], root: Path) -> Targets:

@@ -15,6 +15,7 @@ from cl.commands.classify import classify
 from cl.features.classifier import train
 from cl.hub import encoder as encoders
 from cl.hub import finetuning
+from cl.hub.targets import Targets
 from cl.networks import backbones
 from cl.networks.backbones.timm import Config
 from cl.runtime.tables import write_csv
@@ -100,23 +101,19 @@ def test_the_comparison_counts_groups() -> None:
     rng = np.random.default_rng(0)
     targets = np.eye(3, dtype=bool)[rng.integers(3, size=20)]
     both = rng.dirichlet(np.ones(3), (2, 20))
-    images = finetuning.Labelled([], np.empty(0), targets, [], None, several=False)
-    found = finetuning._compared(images, *both)
+    found = finetuning._compared(Targets([], [], targets, None, []), *both)
     assert found.log_loss == pytest.approx([log_loss(targets, each) for each in both])
     assert found.accuracy == pytest.approx([100 * (p.argmax(1) == targets.argmax(1)).mean() for p in both])
     difference = np.log(both[1][targets] / both[0][targets])
     assert found.error == pytest.approx(difference.std(ddof=1) / np.sqrt(20))
-    copies = finetuning.Labelled(
-        [], np.empty(0), targets.repeat(3, 0), [], np.arange(20).repeat(3), several=False
-    )
+    copies = Targets([], [], targets.repeat(3, 0), np.arange(20).repeat(3), [])
     assert finetuning._compared(copies, *both.repeat(3, 1)).error == pytest.approx(found.error)
 
 
 def test_the_comparison_sums_over_labels() -> None:
     rng = np.random.default_rng(0)
     targets, both = rng.random((20, 3)) < 0.5, rng.random((2, 20, 3))
-    images = finetuning.Labelled([], np.empty(0), targets, [], None, several=True)
-    found = finetuning._compared(images, *both)
+    found = finetuning._compared(Targets([], [], targets, None, []), *both)
     each = [sum(log_loss(targets[:, c], p[:, c]) for c in range(3)) for p in both]
     assert found.log_loss == pytest.approx(each)
     assert found.accuracy == pytest.approx([100 * average_precision_score(targets, p) for p in both])

@@ -37,10 +37,11 @@ def test_tables_of_excel(tmp_path) -> None:
 
 def test_groups_and_labels_of_some_images(tmp_path) -> None:
     found = labels(tmp_path, "path,label,patient\na/1.jpg,x,p2\nb/1.jpg,y,\na/2.jpg,,p1\n")
-    targets, classes, groups = found.labelled()
-    assert (targets.tolist(), classes) == ([[True, False], [False, True]], ["x", "y"])
-    assert groups is not None
-    assert groups.tolist() == [1, -1]
+    known = found.labelled()
+    assert (known.targets.tolist(), known.classes) == ([[True, False], [False, True]], ["x", "y"])
+    assert known.names == ["a/1.jpg", "b/1.jpg"]
+    assert known.groups is not None
+    assert known.groups.tolist() == [1, -1]
     assert "2 groups" in found.remarks[0]
     part = found.of(["b/1.jpg", "a/2.jpg"])
     assert part.targets.tolist() == [[False, True], [False, False]]
