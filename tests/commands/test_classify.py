@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import cl
-from cl.commands import main
 from cl.commands.classify import classify
 from cl.hub import feature_files
 from cl.report.intervals import interval
 from cl.runtime.tables import write_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
+from tests.support.stages import run_cl
 
 BIRDS = ["robin", "wren", "tit"]
 
@@ -43,9 +42,7 @@ def write_labels(path: Path, rows: list[tuple[str, ...]]) -> Path:
 
 
 def run(*arguments: str) -> list[str]:
-    answer = CliRunner().invoke(main, ["classify", *arguments])
-    assert answer.exit_code == 0, answer.output
-    return answer.output.splitlines()
+    return run_cl("classify", *arguments).output.splitlines()
 
 
 def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None:

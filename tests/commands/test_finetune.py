@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image as Picture
 from sklearn.metrics import average_precision_score, log_loss
 
 import cl
-from cl.commands import main
 from cl.commands.classify import classify
 from cl.features.classifier import train
 from cl.hub import encoder as encoders
@@ -21,6 +19,7 @@ from cl.networks.backbones.timm import Config
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
 from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.stages import run_cl
 
 CONFIG = Config(kind="timm", name="test_efficientnet", size=32, pool=None, drop_path=0, checkpointing=False)
 
@@ -52,15 +51,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> str:
-    answer = CliRunner().invoke(
-        main,
-        ["classify", "--images", "images", "--encoder", "gray.safetensors", "--finetune", *arguments],
-    )
-    assert answer.exit_code == 0, answer.output
-    return answer.output
-
-
 def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     before = (folder / "gray.safetensors").read_bytes()
     found = classify("labels.csv", "images", encoder="gray.safetensors", finetune=True, save="c.safetensors")
@@ -75,7 +65,8 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     again = classify(images="images", **pair)  # type: ignore[arg-type]
     np.testing.assert_array_equal(again.probabilities[30:], found.probabilities[30:])
     assert (folder / "gray.safetensors").read_bytes() == before
-    said = run("--labels", "labels.csv", "--save", "d.safetensors")
+    options = "--images images --encoder gray.safetensors --labels labels.csv --save d.safetensors"
+    said = run_cl("classify", "--finetune", *options.split()).output
     assert f"{found.finetuning.log_loss[0]:.3f} to {found.finetuning.log_loss[1]:.3f}" in said
     assert "d-encoder.safetensors" in said
     assert Path("d-encoder.safetensors").read_bytes() == Path("c-encoder.safetensors").read_bytes()

@@ -21,10 +21,7 @@ def test_progress_in_a_log_file_shows_the_time_left(monkeypatch) -> None:
         time.sleep(0.6)
         report(10)
         report(20)  # nothing is left, so that no line is needed
-    assert file.getvalue().splitlines() == [
-        "prepare: 30 images",
-        "prepare: 10 of 30 images, 1 s left",
-    ]
+    assert file.getvalue().splitlines() == ["prepare: 30 images", "prepare: 10 of 30 images, 1 s left"]
 
 
 def test_kept_work_does_not_shorten_the_time_left(monkeypatch) -> None:

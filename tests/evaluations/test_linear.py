@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cl import config
 from cl.console.stop import StoppedError
 from cl.data.order import Plan
 from cl.data.sets import EvalSet
@@ -25,7 +24,6 @@ from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
 from tests.support.backbones import config as backbone
 from tests.support.evaluations import model_tensors, read_heads, short, trained
-from tests.support.project import compose
 
 
 @pytest.mark.parametrize("features", ["augmented", "cached"])
@@ -125,30 +123,6 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
     ]
     assert metrics["cached_top5"] == pytest.approx(100 * sum(among) / len(among))
     assert metrics["cached_top1"] == pytest.approx(100 * float((logits.argmax(1) == truth).float().mean()))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"features": "cached"}, "features=cached with 1 view: augmented requires one, cached none"),
-        ({"views": {}}, "features=augmented with 0 views"),
-        ({"optim.clip": 1.0}, "optim.clip=1.0 would clip 5 classifiers together; choose null"),
-        ({"base_lrs": [0.1]}, r"base_lrs=\[0.1\] must include optim.base_lr=1.0"),
-        ({"weight_decays": [0.1]}, r"weight_decays=\[0.1\] must include optim.weight_decay=0.0"),
-        ({"base_lrs": [1.0, 0.0]}, "base_lrs"),
-        ({"weight_decays": [-1.0]}, "weight_decays"),
-    ],
-)
-def test_wrong_settings_of_linear_are_named(tmp_path, changes, message) -> None:
-    values = compose(tmp_path)
-    for key, value in changes.items():
-        part = values["evaluations"]["linear"]
-        *path, last = key.split(".")
-        for name in path:
-            part = part[name]
-        part[last] = value
-    with pytest.raises(ValueError, match=message):
-        config.check(values)
 
 
 def test_a_classifier_that_diverges_is_named(context, params) -> None:

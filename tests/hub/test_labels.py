@@ -22,9 +22,7 @@ def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
     assert not labels.unused()
 
 
-def test_a_table_without_labels_or_with_two_for_an_image_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
-        Labels(table(tmp_path, "path,split\n1.jpg,train\n"))
+def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="two rows with different groups for 1.jpg; correct one"):
         Labels(table(tmp_path, "path,label,group\n1.jpg,a,x\n./1.jpg,a,y\n"))
     for rows in ("1.jpg,a\n./1.jpg,b\n", "1.jpg,a;b\n1.jpg,a\n"):

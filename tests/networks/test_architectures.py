@@ -20,7 +20,7 @@ WIDTHS = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}  # with heads 
 def ours(name: str) -> BackboneConfig:
     """Our configuration of a network of timm, for images of 64 px."""
     if name in RESNETS:
-        return resnet.Config(kind="resnet", name=name, width=1, stem="imagenet", zero_init_residual=False)
+        return tiny.residual(name, "imagenet")
     _, size, patch, _ = name.split("_")
     width, heads = WIDTHS[size]
     sizes = {"patch": int(patch.removeprefix("patch")), "width": width, "depth": 12, "heads": heads}
