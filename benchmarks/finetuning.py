@@ -15,7 +15,7 @@ from benchmarks.classify import draw
 from cl.console.command import progress
 from cl.features.classifier import train
 from cl.hub.finetuning import finetune, finetuned_if_better, middles
-from cl.hub.targets import Targets
+from cl.hub.labels import Targets
 
 LABELS, DRAWS = (50, 300), 2
 HEADS = "set | labels | frozen | fine-tuned | log-loss, held out | standard error | accuracy, held out | used"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cl.hub.classifier_file import Classifier
     from cl.hub.encoder import Encoder
     from cl.hub.feature_files import Features
-    from cl.hub.targets import Targets
+    from cl.hub.labels import Targets
 
 FILE = ".safetensors"
 
@@ -185,10 +185,11 @@ def _trained(
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
     from cl.data.transform import Transform
     from cl.features.classifier import folds_of, train
-    from cl.hub import classifier_file, targets
+    from cl.hub import classifier_file
     from cl.hub.finetuning import finetuned_if_better
+    from cl.hub.labels import read_targets
 
-    labels, show = targets.read(table, source.names, source.root), progress("classify")
+    labels, show = read_targets(table, source.names, source.root), progress("classify")
     for remark in labels.remarks:
         show.say(remark)
     known = labels.labelled()

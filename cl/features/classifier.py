@@ -77,7 +77,6 @@ def train(
     *,
     several: bool = False,
     number: int = FOLDS,
-    seed: int = 0,
     report: Callable[[int], object] = lambda images: None,
 ) -> Trained:
     """Train a head on all images, and measure it by nested cross-validation.
@@ -95,12 +94,12 @@ def train(
     Raises:
         ValueError: see `folds_of`.
     """
-    folds, heads = folds_of(targets, classes, groups, number=number, seed=seed), []
+    folds, heads = folds_of(targets, classes, groups, number), []
     rows, to_features = _rotated(unit_rows(features.astype(np.float64)))
     raw, calibrated = np.empty(targets.shape), np.empty(targets.shape)
     for seen, held_out in folds:
         part = None if groups is None else groups[seen]
-        fitted, _ = _fit(rows[seen], targets[seen], _folds(targets[seen], part, seed), several)
+        fitted, _ = _fit(rows[seen], targets[seen], _folds(targets[seen], part), several)
         heads.append((to_features(fitted), held_out))
         logits = rows[held_out] @ fitted.weights.T + fitted.bias
         raw[held_out] = probabilities(logits, 1.0, several=several)
@@ -111,12 +110,7 @@ def train(
 
 
 def folds_of(
-    targets: np.ndarray,
-    classes: Sequence[str],
-    groups: np.ndarray | None = None,
-    *,
-    number: int = FOLDS,
-    seed: int = 0,
+    targets: np.ndarray, classes: Sequence[str], groups: np.ndarray | None = None, number: int = FOLDS
 ) -> list[Split]:
     """The rows (seen, held out) of each fold; the arguments are those of `train`.
 
@@ -127,7 +121,7 @@ def folds_of(
         raise ValueError(
             f"all labels are {classes[0]!r}, expected at least two classes; label images of another class"
         )
-    folds = _folds(targets, groups, seed, number)
+    folds = _folds(targets, groups, number)
     for label in _unseen(folds, targets):
         count = int(targets[:, label].sum())
         if count < 2:
@@ -176,7 +170,7 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[Head], Head]]:
     return rows, to_features
 
 
-def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int, most: int = FOLDS) -> list[Split]:
+def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Split]:
     """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
 
     The largest groups come first, each into the fold with the fewest images of its most frequent label. Few
@@ -191,7 +185,7 @@ def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int, most: int 
     np.add.at(counts, (group, rarest), 1)
     label, held = counts.argmax(1), np.zeros((number, targets.shape[1]), int)
     fold = np.empty(len(names), int)
-    random = np.random.default_rng(seed).random(len(names))
+    random = np.random.default_rng(0).random(len(names))
     for each in np.lexsort((random, label, -counts.sum(1))):
         fold[each] = np.lexsort((held.sum(1), held[:, label[each]]))[0]
         held[fold[each]] += counts[each]

@@ -16,7 +16,7 @@ from cl.features import classifier
 from cl.features.classifier import Head, Trained
 from cl.hub import foreign
 from cl.hub.encoder import Encoder
-from cl.hub.targets import Targets
+from cl.hub.labels import Targets
 from cl.runtime import machine
 
 FOLDS = 3  # each costs a training
@@ -54,8 +54,6 @@ def finetuned_if_better(
     labels: Targets,
     head: Head,
     shown: Progress,
-    *,
-    seed: int = 0,
 ) -> tuple[Comparison, tuple[Encoder, Trained] | None]:
     """The fine-tuned encoder with its classifier, or None if cross-validation does not find it better.
 
@@ -73,9 +71,7 @@ def finetuned_if_better(
     """
     assert encoder.config
     targets, several = labels.targets, labels.several
-    frozen = classifier.train(
-        features, targets, labels.classes, labels.groups, several=several, number=FOLDS, seed=seed
-    )
+    frozen = classifier.train(features, targets, labels.classes, labels.groups, several=several, number=FOLDS)
     folds = [held_out for _, held_out in frozen.folds]
     before, after = np.empty(targets.shape), np.empty(targets.shape)  # logits of held-out images
     with machine.settings_restored():
@@ -84,7 +80,7 @@ def finetuned_if_better(
         parts = [np.setdiff1d(np.arange(len(targets)), held_out) for held_out in folds]
         with shown.count(sum(map(passes, parts)), "images of fine-tuning") as report:
             for (start, held_out), seen in zip(frozen.folds, parts, strict=True):
-                tuned, fitted = finetune(encoder, start, squares[seen], targets[seen], seed, report)
+                tuned, fitted = finetune(encoder, start, squares[seen], targets[seen], report)
                 before[held_out] = start.logits(features[held_out])
                 after[held_out] = fitted.logits(tuned.embed([files[row] for row in held_out]).numpy())
         calibrated = _calibrated(after, folds, labels)
@@ -93,7 +89,7 @@ def finetuned_if_better(
             return comparison, None
         shown.say("fine-tuning on all labelled images")
         with shown.count(passes(squares), "images of fine-tuning") as report:
-            tuned, fitted = finetune(encoder, head, squares, targets, seed, report)
+            tuned, fitted = finetune(encoder, head, squares, targets, report)
     temperature = classifier.fit_temperature(after, targets, several=several)
     final = Head(fitted.weights, fitted.bias, temperature, several)
     raw = classifier.probabilities(after, 1.0, several=several)
@@ -128,7 +124,6 @@ def finetune(
     head: Head,
     squares: Tensor,
     targets: np.ndarray,
-    seed: int = 0,
     report: Callable[[int], object] = lambda images: None,
 ) -> tuple[Encoder, Head]:
     """A copy of the encoder trained with the head, which gets temperature 1.
@@ -156,7 +151,7 @@ def finetune(
     truth, order = torch.from_numpy(targets).float(), torch.empty(0, dtype=torch.long)
     loss_of = _binary_cross_entropy if head.several else F.cross_entropy
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         for _ in range(steps):
             while len(order) < BATCH:
                 order = torch.cat([order, torch.randperm(len(squares))])

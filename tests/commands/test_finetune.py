@@ -13,7 +13,7 @@ from cl.commands.classify import classify
 from cl.features.classifier import train
 from cl.hub import encoder as encoders
 from cl.hub import finetuning
-from cl.hub.targets import Targets
+from cl.hub.labels import Targets
 from cl.networks import backbones
 from cl.networks.backbones.timm import Config
 from cl.runtime.tables import write_csv
