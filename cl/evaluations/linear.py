@@ -185,11 +185,7 @@ def _train(
     heads: nn.ModuleList,
     each_epoch: Callable[[int], dict[str, float]],
 ) -> list[dict[str, Any]]:
-    """Train a head for each setting of the grid; return the log, a row per epoch.
-
-    Raises:
-        FloatingPointError: a classifier has diverged.
-    """
+    """Train a head for each setting of the grid; return the log, a row per epoch."""
     parts = [
         optim.Part(head, base_lr / config.optim.base_lr, decay if config.weight_decays else None)
         for head, (base_lr, decay) in zip(heads, config.grid, strict=True)

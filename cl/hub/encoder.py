@@ -184,10 +184,7 @@ def opened(encoder: "str | os.PathLike[str] | Encoder", prefix: str | None = Non
 def save(encoder: Encoder, path: Path) -> None:
     """Write a file that `load` reads, whole or not at all; the encoder has a `config`."""
     assert encoder.config
-    metadata = {
-        "network": encoder.config.model_dump_json(),
-        "transform": encoder.transform.model_dump_json(),
-    }
+    metadata = {"network": encoder.config.model_dump_json(), "transform": encoder.transform.model_dump_json()}
     save_tensors(encoder.network.state_dict(), path, metadata)
 
 
