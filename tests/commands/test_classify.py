@@ -1,6 +1,5 @@
 """A classifier from a table of labels: what it writes, says and refuses."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from cl.commands.classify import classify
 from cl.hub import feature_files
 from cl.report.intervals import interval
 from cl.runtime.tables import write_csv
+from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
 from tests.support.stages import run_cl
@@ -55,8 +55,7 @@ def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None
     saved = classify(features="features.parquet", classifier="own/c.safetensors")
     np.testing.assert_array_equal(saved.probabilities[60:], found.probabilities[60:])
     assert (saved.probabilities[:60] != found.probabilities[:60]).any(1).all()
-    with (folder / "new/out.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(folder / "new/out.csv")
     assert [row["label"] for row in rows[:60:20]] == ["robin", "tit", "wren"]
     assert list(rows[0])[3:] == ["probability", "probability_robin", "probability_tit", "probability_wren"]
     assert [float(x) for x in list(rows[7].values())[4:]] == pytest.approx(found.probabilities[7], abs=6e-5)

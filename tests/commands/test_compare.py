@@ -1,6 +1,5 @@
 """cl compare: the same images for both encoders, copies between the splits, the table, what it refuses."""
 
-import csv
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from cl.features.correctness import correctness
 from cl.features.paired import judge
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
+from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import TRANSFORM, save_encoder, torchvision_network
 from tests.support.stages import assert_refused, run_cl
@@ -47,8 +47,7 @@ def test_both_encoders_see_the_same_images(data, tmp_path) -> None:
     expected = judge(scores)
     assert found.result == expected
     assert (found.train_images, found.val_images, found.classes, found.copies) == (16, 8, 2, 0)
-    with (tmp_path / "rows.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(tmp_path / "rows.csv")
     assert [row["measure"] for row in rows] == [row.measure for row in expected.rows]
     assert float(rows[-1]["low"]) == expected.overall.low
     for encoder, column in zip(encoders, ("a", "b"), strict=True):

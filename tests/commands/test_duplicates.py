@@ -1,6 +1,5 @@
 """cl duplicates: planted copies among photographs, a warning across splits, and what it refuses."""
 
-import csv
 import re
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from PIL import Image as Picture
 import cl
 from cl.features import copies
 from cl.sources._shared import photographs
+from tests.support.files import read_csv
 from tests.support.resnets import save_encoder
 from tests.support.stages import assert_refused, run_cl
 
@@ -46,7 +46,7 @@ def test_planted_copies_are_found_and_splits_that_share_images_are_reported(plan
     to = planted.folder / "duplicates.csv"
     files = [planted.folder / f"{split}.parquet" for split in ("train", "val")]
     output = run_cl("duplicates", *files, "--encoder", planted.encoder, "--to", to).output
-    rows = list(csv.DictReader(to.open()))
+    rows = read_csv(to)
     groups: dict[str, set[str]] = {}
     for row in rows:
         groups.setdefault(row["group"], set()).add(row["name"])

@@ -1,6 +1,5 @@
 """Features of images: complete, in order, and the same after kills and on several processes."""
 
-import csv
 import fcntl
 import os
 import signal
@@ -17,6 +16,7 @@ import torch
 
 import cl
 from cl.hub import feature_files
+from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
 from tests.support.resnets import save_encoder
@@ -119,8 +119,7 @@ def test_features_are_those_of_encoder_embed_beside_their_names(whole, expected)
 
 
 def test_images_that_cannot_be_read_are_listed(whole) -> None:
-    with Path(f"{whole}.skipped.csv").open(newline="") as file:
-        rows = {row["name"]: row["reason"] for row in csv.DictReader(file)}
+    rows = {row["name"]: row["reason"] for row in read_csv(Path(f"{whole}.skipped.csv"))}
     assert len(rows) == UNREADABLE + 1
     assert rows["0/12.jpg"] == "ValueError: not an image, or an unsupported format"
     assert rows["folder 3/nowhere.png"] == "FileNotFoundError: No such file or directory"

@@ -54,6 +54,10 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
         ("linear optim.clip=1.0", "optim.clip=1.0 would clip 5 classifiers together; choose null"),
         ("linear base_lrs=[0.1]", r"base_lrs=\[0.1\] must include optim.base_lr=1.0"),
         ("linear weight_decays=[0.1]", r"weight_decays=\[0.1\] must include optim.weight_decay=0.0"),
+        (
+            "linear weight_decays=[0.0,0.1] optim.final_weight_decay=5.0",
+            "final_weight_decay=5.0 .* weight_decays=.*; choose",
+        ),
         ("linear base_lrs=[1.0,0.0]", "base_lrs"),
         ("linear weight_decays=[-1.0]", "weight_decays"),
         ("semi_1_fastmoco fraction=0.1", "fraction=0.1, list=data/.*1percent.txt: set exactly one"),

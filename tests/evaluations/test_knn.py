@@ -1,6 +1,5 @@
 """kNN evaluation of every representation, against votes counted over the pixels of all images."""
 
-import csv
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from torch import nn
 from cl.data.sets import EvalSet
 from cl.evaluations import Context, Encoder, knn
 from cl.features.extraction import Pixels, extract
+from tests.support.files import read_csv
 
 
 def config(**changes: object) -> knn.Config:
@@ -53,8 +53,7 @@ def test_every_representation_is_evaluated(context) -> None:
 def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
     metrics = knn.evaluate(config(grid_k=[1, 20], grid_temperature=[0.5]), context)
     assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context))
-    with (context.out / "grid.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["representation"] == "pixels"]
+    rows = [row for row in read_csv(context.out / "grid.csv") if row["representation"] == "pixels"]
     assert len(rows) == 6
     for row in rows:
         assert float(row["top1"]) == pytest.approx(

@@ -31,26 +31,15 @@ def test_it_has_the_weights_and_the_transform_of_its_file(encoder, tmp_path) -> 
         cl.load(tmp_path / "again.safetensors", prefix="second.")
 
 
-def test_paths_pictures_lists_and_tensors_give_the_same_features(encoder, tmp_path) -> None:
-    paths = [picture_file(tmp_path / f"{seed}.jpg", seed, (50, 40)) for seed in range(5)]
-    together = encoder.embed(torch.stack([encoder.transform(path) for path in paths]))
-    assert (together.shape, together.dtype) == ((5, 512), torch.float32)
-    assert len({row.sum().item() for row in together}) == 5
-    torch.testing.assert_close(encoder.embed(paths, batch_size=2), together)
-    torch.testing.assert_close(encoder.embed(str(paths[3])), together[3:4])
-    picture = photograph()
-    torch.testing.assert_close(
-        encoder.embed([picture, paths[1]]), torch.cat([encoder.embed(picture), together[1:2]])
-    )
-    assert encoder.embed([]).shape == (0, 512)
-
-
-def test_arrays_iterables_and_other_precisions_give_the_same_features(encoder, tmp_path) -> None:
+def test_all_kinds_of_images_and_precisions_give_the_same_features(encoder, tmp_path) -> None:
     paths = [picture_file(tmp_path / f"{seed}.png", seed, (50, 40)) for seed in range(3)]
-    expected = encoder.embed(paths)
+    tensors = torch.stack([encoder.transform(path) for path in paths])
+    expected = encoder.embed(tensors)
+    assert (expected.shape, expected.dtype) == ((3, 512), torch.float32)
+    assert len({row.sum().item() for row in expected}) == 3
     pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
     for images in (
-        sorted(tmp_path.glob("*.png")),
+        paths,
         (path for path in paths),
         iter(paths),
         np.array([str(path) for path in paths]),
@@ -61,17 +50,18 @@ def test_arrays_iterables_and_other_precisions_give_the_same_features(encoder, t
         [paths[0], Image.open(paths[1]), pixels[2]],
     ):
         torch.testing.assert_close(encoder.embed(images, batch_size=2), expected)
-    torch.testing.assert_close(encoder.embed(pixels[0]), expected[:1])
+    for image in (str(paths[0]), Image.open(paths[0]), pixels[0]):
+        torch.testing.assert_close(encoder.embed(image), expected[:1])
     rgba = np.dstack([pixels[0], pixels[0, :, :, 0]])
     Image.fromarray(rgba).save(tmp_path / "rgba.png")
     of_file = encoder.embed(tmp_path / "rgba.png")
     torch.testing.assert_close(encoder.embed([rgba, Image.fromarray(rgba)]), of_file.expand(2, -1))
     gray = pixels[0, :, :, 0]
     torch.testing.assert_close(encoder.embed(gray), encoder.embed(np.stack([gray] * 3, 2)))
-    tensors = torch.stack([encoder.transform(path) for path in paths])
+    for none in ([], iter([]), tensors[:0]):
+        assert encoder.embed(none).shape == (0, 512)
     torch.testing.assert_close(encoder.embed(tensors.double()), expected)
     torch.testing.assert_close(encoder.embed(tensors.half()), expected, rtol=0.05, atol=0.05)
-    assert encoder.embed(iter([])).shape == encoder.embed(tensors[:0]).shape == (0, 512)
     encoder.half()
     torch.testing.assert_close(encoder.embed(paths), expected, rtol=0.05, atol=0.05)
 

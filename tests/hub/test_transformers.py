@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor
 
 from cl.hub import foreign
@@ -16,7 +15,6 @@ from cl.networks import backbones
 from cl.networks.backbones import vit
 from cl.training import start
 from pipeline import evaluate
-from tests.support import backbones as tiny
 from tests.support import transformers as layouts
 from tests.support.transformers import IMAGES, transformer
 
@@ -129,19 +127,6 @@ def test_positions_are_interpolated_to_another_size(size, tmp_path) -> None:
     torch.testing.assert_close(network(images), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_init_refuses_another_architecture_by_name(tmp_path) -> None:
-    found = read(layouts.timm(state()), tmp_path)
-    beginning = start.from_backbone(found.network, found.config, {})
-    for change, name in (
-        ({"heads": 4}, "with 4 heads"),
-        ({"registers": 2}, "of 8 px, with 2 registers"),
-        ({"layer_scale": 0.1}, "of 8 px, with layer scale"),
-    ):
-        config = found.config.model_copy(update=change)
-        with pytest.raises(ValueError, match=f"init gives a transformer .* backbone is a .*{name}.*; choose"):
-            beginning.load_backbone(backbones.build(config), config)
-
-
 def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path) -> None:
     torch.save(state(), tmp_path / "a.pth")
     normalisation = ((0.5,) * 3, (0.5,) * 3)
@@ -198,16 +183,3 @@ def test_other_transformers_are_refused_in_one_sentence(content, message, tmp_pa
     with pytest.raises(ValueError, match=message) as error:
         read(content(), tmp_path)
     assert "\n" not in str(error.value)
-
-
-@torch.no_grad()
-def test_a_finished_run_names_its_backbone(tmp_path) -> None:
-    """Its parameters are in the metadata, so that heads and pooling are its own."""
-    config = tiny.config("vit", size=32, width=64, depth=1, heads=4, pool="average", registers=0)
-    network = layouts.randomised(backbones.build(config))
-    parameters = json.dumps({"seed": 0, "backbone": config.model_dump()})
-    for metadata in ({"network": config.model_dump_json()}, {"parameters": parameters}):
-        save_file(network.state_dict(), tmp_path / "a.safetensors", metadata)
-        found = foreign.load(f"{tmp_path}/a.safetensors")
-        assert found.config == config
-        torch.testing.assert_close(found.network(IMAGES), network(IMAGES), **EXACT)

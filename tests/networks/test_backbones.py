@@ -124,22 +124,6 @@ def test_two_resnet50_have_the_papers_size() -> None:
     assert network.fc_features == 4096
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ("transfer=[voc_c4]", r"transfers.voc_c4 needs one network .* two .*; choose transfer=\[\]"),
-        (
-            "method=moco_v3 patches=fast patches.stage=stage1 patches.pairs=adjacent",
-            "patches.stage=stage1 needs the stages of one .* choose patches.stage=final",
-        ),
-        ("backbone.streams.mean=[0.1,0.2,0.3]", r"mean=\[0.1, 0.2, 0.3\] must equal dataset.mean=\[0.485"),
-    ],
-)
-def test_what_needs_a_single_network_refuses_two(tmp_path, overrides, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        compose(tmp_path, "backbone=resnet18_lab", *overrides.split())
-
-
 def test_weights_of_one_network_are_refused(tmp_path) -> None:
     values = compose(tmp_path, "backbone=resnet18_lab", "dataset=cifar10")
     assert config.check(values).backbone.streams.mean == config.check(values).dataset.mean
