@@ -41,8 +41,8 @@ def write_labels(path: Path, rows: list[tuple[str, ...]]) -> Path:
     return path
 
 
-def run(*arguments: str) -> list[str]:
-    return run_cl("classify", *arguments).output.splitlines()
+def run(options: str) -> list[str]:
+    return run_cl("classify", *options.split()).output.splitlines()
 
 
 def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None:
@@ -64,11 +64,9 @@ def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None
 def test_parquet_has_at_most_20_classes_in_columns(folder) -> None:
     names = [f"{n}.jpg" for n in range(63)]
     write_labels(folder / "many.csv", [(name, f"c{n % 21}") for n, name in enumerate(names)])
-    run("--labels", "many.csv", "--features", "features.parquet", "--to", "few.parquet")
+    run("--labels many.csv --features features.parquet --to few.parquet")
     assert pq.read_schema("few.parquet").names == ["path", "label", "predicted", "probability"]
-    lines = run(
-        *("--labels", "many.csv", "--features", "features.parquet", "--to", "all.parquet", "--every-class")
-    )
+    lines = run("--labels many.csv --features features.parquet --to all.parquet --every-class")
     assert len(pq.read_schema("all.parquet").names) == 25
     assert len(lines) < 24
     assert max(map(len, lines)) <= 80
@@ -101,9 +99,8 @@ def test_an_image_may_have_several_labels(folder) -> None:
     assert found.labels[1] == "bird;wren"
     likely = [{found.classes[c] for c in np.flatnonzero(row >= 0.5)} for row in found.probabilities]
     assert [set(filter(None, row.split(";"))) for row in found.predicted] == likely
-    assert any(
-        "several labels" in line for line in run("--labels", "several.csv", "--features", "features.parquet")
-    )
+    lines = run("--labels several.csv --features features.parquet")
+    assert any("several labels" in line for line in lines)
 
 
 def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:

@@ -68,9 +68,8 @@ def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_pa
         for file in sorted(tmp_path.glob("*/*/[0-9]*.jpg"))
     ]
     write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
-    grouped = cl.compare(
-        *both, train=tmp_path / "train", val=tmp_path / "val", labels=tmp_path / "labels.csv", k=3
-    )
+    labels, sides = tmp_path / "labels.csv", {"train": tmp_path / "train", "val": tmp_path / "val"}
+    grouped = cl.compare(*both, **sides, labels=labels, k=3)
     assert (grouped.result.groups, grouped.result.images) == (2, 8)
     assert "the images are of 2 groups" in grouped.result.sentence()
     with pytest.raises(ValueError, match="all 16 validation images are also training images; give others"):

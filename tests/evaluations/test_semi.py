@@ -46,9 +46,8 @@ def listing(tmp_path: Path, names: list[str], **changes: object) -> semi.Config:
     path = tmp_path / "list.txt"
     path.write_text("".join(f"{name}\n" for name in names))
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
-    return shipped(tmp_path).model_copy(
-        update={"list": str(path), "list_md5": md5, "list_url": URL} | changes
-    )
+    named = {"list": str(path), "list_md5": md5, "list_url": URL}
+    return shipped(tmp_path).model_copy(update=named | changes)
 
 
 def keys(reader: Reader, positions) -> list[str]:  # type: ignore[no-untyped-def]
@@ -92,9 +91,8 @@ def test_a_list_with_another_hash_is_refused(tmp_path, readers) -> None:
 def test_evaluation_trains_on_the_listed_labels_only(tmp_path, readers, here, quiet, tiny_backbone) -> None:
     params = config.check(compose(tmp_path, "dataset.resize=32", "dataset.crop=32"))
     context = evaluated(*readers, params, tiny_backbone, tmp_path)
-    settings = listing(
-        tmp_path, NAMES, optim=params.evaluations["semi_1"].optim.model_copy(update={"epochs": 2})
-    )
+    optim = params.evaluations["semi_1"].optim.model_copy(update={"epochs": 2})
+    settings = listing(tmp_path, NAMES, optim=optim)
     assert semi.evaluate(settings, context)["backbone"]["labels"] == 4
     assert sorted((tmp_path / "labels.txt").read_text().split()) == sorted(
         f"{n.split('_')[0]}/{n[:-5]}" for n in NAMES

@@ -55,9 +55,8 @@ def test_the_progress_of_a_long_split_is_shown(images, tiny_backbone, here, monk
     extract(tiny_backbone, images, here, count=count)
     first, *others = file.getvalue().splitlines()
     assert first == "knn: 60 images to encode"
-    assert [line.split(",")[0] for line in others] == [
-        f"knn: {done} of 60 images to encode" for done in (20, 40)
-    ]
+    expected = [f"knn: {done} of 60 images to encode" for done in (20, 40)]
+    assert [line.split(",")[0] for line in others] == expected
 
 
 def test_reading_a_split_waits_for_the_gpu_only_at_its_end(images, monkeypatch) -> None:

@@ -106,9 +106,7 @@ WITHOUT_POOLING = {"conv1": 0, "bn1": 1, "layer1": 3, "layer2": 4, "layer3": 5, 
         (below("backbone.", SMALL) | CLASSIFIER, None, None),
     ],
 )
-def test_the_padding_of_a_small_stem_is_that_of_the_program_or_asked_for(
-    tensors, prefix, padding, tmp_path
-) -> None:
+def test_the_padding_of_a_small_stem_is_the_programs_or_asked_for(tensors, prefix, padding, tmp_path) -> None:
     """Whatever the prefix; `init`, whose network pads as ours, need not know it."""
     torch.save({"state_dict": tensors}, tmp_path / "a.ckpt")
     if padding is None:
@@ -190,9 +188,7 @@ def script() -> bytes:
         (script(), "a TorchScript program, .*torch.jit.load"),
     ],
 )
-def test_files_that_are_taken_for_weights_are_named_for_what_they_are(
-    content, expected, suffix, tmp_path
-) -> None:
+def test_files_taken_for_weights_are_named_for_what_they_are(content, expected, suffix, tmp_path) -> None:
     (tmp_path / f"a{suffix}").write_bytes(content)
     with pytest.raises(ValueError, match=f"a{suffix} is {expected}") as error:
         foreign.load(f"{tmp_path}/a{suffix}")

@@ -132,9 +132,7 @@ def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path
     normalisation = ((0.5,) * 3, (0.5,) * 3)
     encoder, notes = evaluate.load_foreign(f"{tmp_path}/a.pth", None, 48, normalisation)
     assert (notes["config"]["kind"], encoder.backbone.fc_features) == ("vit", 128)
-    refused = (
-        r"a.pth, a transformer .* does not take the images of 30 px from dataset.crop \(.*\(8\)\); choose"
-    )
+    refused = r"a.pth, a transformer .* not take the images of 30 px from dataset.crop \(.*\(8\)\); choose"
     with pytest.raises(ValueError, match=refused):
         evaluate.load_foreign(f"{tmp_path}/a.pth", None, 30, normalisation)
 

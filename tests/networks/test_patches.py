@@ -30,9 +30,8 @@ def test_patches_give_the_expected_number_of_embeddings(change, count) -> None:
     torch.manual_seed(0)
     network = backbones.build(residual())
     projector, predictor = nn.Linear(512, 8), nn.Linear(8, 8)
-    embeddings = patches.encode(
-        config, torch.randn(3, 3, 24, 24), network, projector, predictor, torch.Generator()
-    )
+    images = torch.randn(3, 3, 24, 24)
+    embeddings = patches.encode(config, images, network, projector, predictor, torch.Generator())
     assert embeddings.shape == (3, count, 8)
     embeddings.sum().backward()
     assert all(p.grad is not None for p in network.parameters())
