@@ -107,9 +107,7 @@ def search(
     )
     if target and target.suffix == ".html":
         if "folder" not in bank.notes:
-            progress("search").say(
-                f"{path} does not record the folder of its images: they are looked for here"
-            )
+            progress("search").say(f"{path} does not record the folder of its images; looking for them here")
         picture_page.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
     elif target:
         write_table(target, ("query", "rank", "name", "cosine"), matches.rows())

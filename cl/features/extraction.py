@@ -82,9 +82,7 @@ def extract_all(
     done = 0
     with (count if per_rank > FEW else silent)(per_rank, "images to encode") as report:
         for outputs in _outputs(encoder, _images(local, machine, cache), data.transform, machine):
-            stored = stored or [
-                output.new_zeros(per_rank, output.shape[1], dtype=dtype) for output in outputs
-            ]
+            stored = stored or [x.new_zeros(per_rank, x.shape[1], dtype=dtype) for x in outputs]
             for features, batch in zip(stored, outputs, strict=True):
                 features[done : done + len(batch)] = batch
             done += len(outputs[0])

@@ -110,12 +110,9 @@ def checked(
     known, truth = (np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in (train_labels, test_labels))
     for name, labels, rows in (("train", known, bank), ("test", truth, queries)):
         if labels.shape != (len(rows),):
-            raise ValueError(
-                f"{name}_labels have shape {labels.shape}, expected a label for each of {len(rows)} rows"
-            )
-    codes = torch.from_numpy(np.unique(np.concatenate([known, truth]), return_inverse=True)[1]).to(
-        bank.device
-    )
+            raise ValueError(f"{name}_labels have shape {labels.shape}, expected labels of {len(rows)} rows")
+    _, numbers = np.unique(np.concatenate([known, truth]), return_inverse=True)
+    codes = torch.from_numpy(numbers).to(bank.device)
     return bank, codes[: len(known)], queries.to(bank.device), codes[len(known) :]
 
 

@@ -22,9 +22,8 @@ from cl.networks.dense import dense_features
 from cl.runtime.machine import channels_last, default_device
 from cl.runtime.tensor_files import save_tensors
 
-IMAGENET = Transform(
-    resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
-)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET = Transform(resize=256, crop=224, mean=MEAN, std=STD, upright=True)
 Image = ImageLike | np.ndarray
 FILES_AND_PICTURES = (str, os.PathLike, Picture.Image)  # `ImageLike`, for isinstance
 ALLOWED = (

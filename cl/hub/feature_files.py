@@ -176,9 +176,7 @@ def read(path: Path, *, patches: bool = False) -> Features:
         found = FORMATS[path.suffix].read(path)
         shape = tuple(found.features.shape)
         if len(shape) not in ((2, 4) if patches else (2,)) or len(found.names) != len(found.features):
-            raise ValueError(
-                f"it has features of shape {shape} for {len(found.names)} names, expected a vector each"
-            )
+            raise ValueError(f"it has shape {shape} for {len(found.names)} names, expected a vector each")
     return found
 
 

@@ -31,9 +31,7 @@ class Labels:
     def __init__(self, file: Path) -> None:
         if file.suffix.lower() not in TABLES or not file.is_file():
             fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
-            raise ValueError(
-                f"{file} {fault}; give a table with the columns path and label, saved as CSV UTF-8"
-            )
+            raise ValueError(f"{file} {fault}; give a table with columns path and label, saved as CSV UTF-8")
         columns = table.known_columns(file)
         if "label" not in columns:
             raise ValueError(f"{file} has no column of labels; call one of its columns label")
@@ -99,9 +97,7 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
 
 def _only(labels: list[str], name: str, file: Path) -> str:
     if len(labels) > 1:
-        raise ValueError(
-            f"{file} gives {name} the labels {', '.join(labels)}; expected one, remove the others"
-        )
+        raise ValueError(f"{file} gives {name} the labels {', '.join(labels)}; expected one, remove others")
     return labels[0]
 
 
@@ -138,9 +134,8 @@ class Targets:
 
     def _at(self, rows: list[int]) -> "Targets":
         groups = None if self.groups is None else self.groups[rows]
-        return replace(
-            self, names=[self.names[row] for row in rows], targets=self.targets[rows], groups=groups
-        )
+        names = [self.names[row] for row in rows]
+        return replace(self, names=names, targets=self.targets[rows], groups=groups)
 
 
 def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
@@ -169,9 +164,8 @@ def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
         row[[column[label] for label in found]] = True
     groups, remarks = None, table.similar(classes)
     if labels.has_groups:
-        numbers = {
-            group: number for number, group in enumerate(sorted({group for _, group in rows if group}))
-        }
+        known = sorted({group for _, group in rows if group})
+        numbers = {group: number for number, group in enumerate(known)}
         groups = np.array([numbers.get(group, -1) for _, group in rows])
         remarks.append(f"images of each of the {counted(len(numbers), 'groups')} are held out together")
     return Targets(names, classes, targets, groups, remarks)
