@@ -14,7 +14,8 @@ import cl
 from benchmarks.classify import draw
 from cl.console.command import progress
 from cl.features.classifier import train
-from cl.hub.finetuning import Labelled, finetune, finetuned_if_better, middles
+from cl.hub.finetuning import finetune, finetuned_if_better, middles
+from cl.hub.labels import Targets
 
 LABELS, DRAWS = (50, 300), 2
 HEADS = "set | labels | frozen | fine-tuned | log-loss, held out | standard error | accuracy, held out | used"
@@ -43,8 +44,10 @@ def measure(encoder, name, files, classes, features, labels, seed) -> None:  # t
     targets = np.eye(len(names), dtype=bool)[drawn.labels]
     trained = train(drawn.features[:, 1:], targets, names)
     began = time.perf_counter()
-    images = Labelled(chosen, drawn.features[:, 1:], targets, names, None, several=False)
-    compared, better = finetuned_if_better(encoder, images, trained.head, progress("classify"))
+    known = Targets([], names, targets, None, [])
+    compared, better = finetuned_if_better(
+        encoder, chosen, drawn.features[:, 1:], known, trained.head, progress("classify")
+    )
     seconds = time.perf_counter() - began
     if better:
         tuned, head = better[0], better[1].head

@@ -2,11 +2,12 @@
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from os import PathLike, fspath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -17,12 +18,11 @@ from cl.console.command import entry_point, progress
 from cl.hub.classification import COLUMNS, Classification, Quality, joined, likeliest, summary, write
 
 if TYPE_CHECKING:
-    from numpy import ndarray
-
     from cl.features.classifier import Trained
     from cl.hub.classifier_file import Classifier
     from cl.hub.encoder import Encoder
     from cl.hub.feature_files import Features
+    from cl.hub.labels import Targets
 
 FILE = ".safetensors"
 
@@ -81,9 +81,14 @@ def classify(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
         )
     if features:
-        source: _Source = _FeatureFile(Path(features).expanduser(), encoder, prefix, resize, crop)
+        source = _from_file(Path(features).expanduser(), encoder, prefix, resize, crop)
     else:
-        source = _Images(images, encoder or ENCODER, prefix, resize, crop, finetune=finetune)
+        source = _from_images(images, encoder or ENCODER, prefix, resize, crop)
+    if finetune and source.encoder and source.encoder.config is None:
+        raise ValueError(
+            "--finetune cannot record this encoder, whose layers differ from those of its architecture; "
+            "leave it out"
+        )
     if used:
         answer = _classified(classifier_file.load(used), used, source)
     else:
@@ -120,147 +125,114 @@ def _check_finetuning(labels: Path | None, features: Any, encoder: Any, tuned: P
         raise ValueError(f"--finetune would write {tuned} over the --encoder; give --save another name")
 
 
-def _classified(used: "Classifier", file: Path, source: "_Source") -> Classification:
+@dataclass(frozen=True)
+class _Source:
+    """Where features come from.
+
+    names: of the images, from the folder `root`.
+    notes: identify the encoder.
+    features: reads or computes them; takes other options of `embed` if there is an `encoder`.
+    """
+
+    names: list[str]
+    root: Path
+    notes: dict[str, str]
+    features: "Callable[..., Features | None]"
+    encoder: "Encoder | None" = None
+
+
+def _from_file(path: Path, *of_images: Any) -> _Source:
+    from cl.hub import matching
+
+    if any(of_images):
+        raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
+    found = matching.read(path)
+    return _Source(found.names, Path(found.notes.get("folder", "")), found.notes, lambda: found)
+
+
+def _from_images(
+    images: Any, given: Any, prefix: str | None, resize: int | None, crop: int | None
+) -> _Source:
+    from cl.hub import listing
+    from cl.hub.encoder import opened
+
+    inputs = listing.paths(images)
+    names = [name for name, _ in listing.images_in(inputs, Counter())]
+    if not names:
+        raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
+    encoder = opened(given, prefix)
+    embedded = partial(embed, inputs, encoder=encoder, resize=resize, crop=crop)
+    return _Source(names, listing.root_of(inputs), {"sha256": encoder.sha256}, embedded, encoder)
+
+
+def _classified(used: "Classifier", file: Path, source: _Source) -> Classification:
     """The classes by a saved classifier."""
     used.check(source.notes, file)  # before the images are embedded
     found = source.features()
+    assert found
     used.check(found.notes, file, width=found.features.shape[1])
     if "sha256" not in found.notes:
-        progress("classify").say(
-            f"the features do not record their encoder; make sure that it trained {file}"
-        )
+        progress("classify").say(f"the features do not record their encoder; make sure it trained {file}")
     probabilities = used.head.probabilities(found.features)
     return likeliest(found.names, used.classes, probabilities, several=used.head.several)
 
 
 def _trained(
-    labels: Path, source: "_Source", *, finetune: bool
+    table: Path, source: _Source, *, finetune: bool
 ) -> "tuple[Classification, Classifier, Encoder | None]":
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
-    import numpy as np
-
+    from cl.data.transform import Transform
     from cl.features.classifier import folds_of, train
-    from cl.hub import classifier_file, targets
-    from cl.hub.finetuning import Labelled, finetuned_if_better
+    from cl.hub import classifier_file
+    from cl.hub.finetuning import finetuned_if_better
+    from cl.hub.labels import read_targets
 
-    table = targets.read(labels, source.names, source.root)
-    for remark in table.remarks:
-        progress("classify").say(remark)
-    folds_of(*table.labelled())  # raises ValueError before the images are embedded
+    labels, show = read_targets(table, source.names, source.root), progress("classify")
+    for remark in labels.remarks:
+        show.say(remark)
+    known = labels.labelled()
+    folds_of(known.targets, known.classes, known.groups)  # raises ValueError before the images are embedded
     found = source.features()
-    table = table.of(found.names)
-    labelled = table.targets.any(1)
-    with progress("classify").count(int(labelled.sum()), "labelled images") as report:
-        trained = train(found.features[labelled], *table.labelled(), several=table.several, report=report)
+    assert found
+    labels = labels.of(found.names)
+    known, labelled = labels.labelled(), labels.targets.any(1)
+    rows = found.features[labelled]
+    with show.count(len(rows), "labelled images") as report:
+        trained = train(
+            rows, known.targets, known.classes, known.groups, several=known.several, report=report
+        )
     comparison = better = None
     if finetune:
-        assert isinstance(source, _Images)
-        rows = np.flatnonzero(labelled)
-        images = Labelled(
-            [source.root / found.names[row] for row in rows],
-            found.features[labelled],
-            *table.labelled(),
-            table.several,
-        )
-        encoder = source.encoder(found)
-        comparison, tuned = finetuned_if_better(encoder, images, trained.head, progress("classify"))
+        assert source.encoder
+        encoder = copy.copy(source.encoder)
+        encoder.transform = Transform.model_validate_json(found.notes["transform"])
+        files = [source.root / name for name in known.names]
+        comparison, tuned = finetuned_if_better(encoder, files, rows, known, trained.head, show)
         if tuned:
             better, trained = tuned
-            found = source.features(better)
+            found = source.features(encoder=better, resize=None, crop=None)  # it records the size of images
+            assert found
     probabilities = trained.head.probabilities(found.features)
     probabilities[labelled] = trained.calibrated
     answer = replace(
-        likeliest(found.names, table.classes, probabilities, several=table.several),
-        labels=joined(table.targets, table.classes),
-        quality=_quality(trained, *table.labelled()),
+        likeliest(found.names, labels.classes, probabilities, several=labels.several),
+        labels=joined(labels.targets, labels.classes),
+        quality=_quality(trained, known),
         finetuning=comparison,
     )
     notes = {name: note for name, note in found.notes.items() if name in ("sha256", "transform")}
-    return answer, classifier_file.Classifier(trained.head, table.classes, notes), better
+    return answer, classifier_file.Classifier(trained.head, labels.classes, notes), better
 
 
-class _Source(Protocol):
-    """Where features come from: `names` from the folder `root`, and `notes` that identify the encoder."""
-
-    names: list[str]
-    root: Path
-    notes: dict[str, str]
-
-    def features(self) -> "Features": ...
-
-
-class _FeatureFile:
-    def __init__(self, path: Path, *of_images: Any) -> None:
-        from cl.hub import matching
-
-        if any(of_images):
-            raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
-        self._found = matching.read(path)
-        self.names, self.notes = self._found.names, self._found.notes
-        self.root = Path(self.notes.get("folder", ""))
-
-    def features(self) -> "Features":
-        return self._found
-
-
-class _Images:
-    def __init__(
-        self,
-        images: Any,
-        encoder: Any,
-        prefix: str | None,
-        resize: int | None,
-        crop: int | None,
-        *,
-        finetune: bool,
-    ) -> None:
-        from cl.hub import encoder as files
-        from cl.hub import listing
-        from cl.runtime.machine import default_device
-
-        self._inputs, self._resize, self._crop = listing.paths(images), resize, crop
-        self.root, left_out = listing.root_of(self._inputs), Counter[str]()
-        self.names = [name for name, _ in listing.images_in(self._inputs, left_out)]
-        if not self.names:
-            raise ValueError(
-                f"no images in {self._inputs[0]}; give images, a folder, a list or a table of images"
-            )
-        if isinstance(encoder, str | PathLike):
-            encoder = files.load(fspath(encoder), prefix).to(default_device())
-        if finetune and encoder.config is None:
-            raise ValueError(
-                "--finetune cannot record this encoder, whose layers differ from those of its architecture; "
-                "leave it out"
-            )
-        self._encoder, self.notes = encoder, {"sha256": encoder.sha256}
-
-    def features(self, tuned: "Encoder | None" = None) -> "Features":
-        """By the encoder, or by the one that was trained here, which records the size of images."""
-        if tuned:
-            found = embed(self._inputs, encoder=tuned)
-        else:
-            found = embed(self._inputs, encoder=self._encoder, resize=self._resize, crop=self._crop)
-        assert found
-        return found
-
-    def encoder(self, found: "Features") -> "Encoder":
-        """The encoder with the transform of these features."""
-        from cl.data.transform import Transform
-
-        encoder = copy.copy(self._encoder)
-        encoder.transform = Transform.model_validate_json(found.notes["transform"])
-        return encoder
-
-
-def _quality(trained: "Trained", targets: "ndarray", classes: list[str], groups: "ndarray | None") -> Quality:
+def _quality(trained: "Trained", labels: "Targets") -> Quality:
     import numpy as np
 
     from cl.evaluations._shared.shares import independent
     from cl.features.classifier import average_precisions, calibration_error
     from cl.report.intervals import interval
 
-    several, counts = trained.head.several, targets.sum(0)
-    errors = tuple(
+    targets, groups, several, counts = labels.targets, labels.groups, labels.several, labels.targets.sum(0)
+    before, after = (
         calibration_error(each, targets, several=several) for each in (trained.raw, trained.calibrated)
     )
     accuracy = within = mean_precision = None
@@ -280,9 +252,9 @@ def _quality(trained: "Trained", targets: "ndarray", classes: list[str], groups:
         mean_average_precision=mean_precision,
         by_class={
             name: (int(count), float(value))
-            for name, count, value in zip(classes, counts, by_class, strict=True)
+            for name, count, value in zip(labels.classes, counts, by_class, strict=True)
         },
-        calibration_error=(errors[0], errors[1]),
+        calibration_error=(before, after),
         regularisation=trained.regularisation,
     )
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ def compare(
     import numpy as np
 
     from cl.features import paired
-    from cl.features.correctness import check
+    from cl.features.correctness import check, correctness
     from cl.hub import labelled
     from cl.hub.listing import paths
     from cl.hub.result_tables import target_of, write_table
@@ -100,7 +100,8 @@ def compare(
     for each, train_rows, val_rows in zip(pair, x, y, strict=True):
         check(train_rows, val_rows, each.name)
     groups = [group or str(file) for group, file in zip(queries.groups, queries.files, strict=True)]
-    result = paired.compare((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, np.array(groups), k=k)
+    scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
+    result = paired.judge(scores, np.array(groups))
     if target:
         write_table(target, [field.name for field in fields(paired.Row)], map(astuple, result.rows))
     return EncoderComparison(
@@ -126,15 +127,10 @@ class _Loaded:
 def _load(
     given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
 ) -> _Loaded:
-    from cl.hub import encoder as files
-    from cl.runtime.machine import default_device
+    from cl.hub.encoder import opened
 
-    name = f"encoder {letter}"
-    if isinstance(given, str | PathLike):
-        encoder, name = files.load(fspath(given)), f"{name} ({given})"
-        encoder = encoder.to(default_device())
-    else:
-        encoder = copy.copy(given)
+    name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
+    encoder = copy.copy(opened(given))
     return _Loaded(encoder, name, *((None, None) if encoder.records_size else (resize, crop)))
 
 

@@ -154,17 +154,15 @@ def _copies(names: list[str], splits: list[str], pairs: "Pairs") -> list[Copy]:
     for (first, second), cosine, agreement in columns:
         for image, other in ((first, second), (second, first)):
             best[image] = max(best.get(image, (-np.inf, 0.0, 0)), (cosine, agreement, -other))
-    group, found = groups(len(names), pairs.positions), []
+    group = groups(len(names), pairs.positions).tolist()
     number: dict[int, int] = {}
-    for image in sorted(best):
-        number.setdefault(int(group[image]), len(number) + 1)
-    for image in sorted(best, key=lambda image: (number[int(group[image])], image)):
-        cosine, agreement, other = best[image]
-        label = number[int(group[image])]
+    found = []
+    for image, (cosine, agreement, other) in sorted(best.items()):
+        label = number.setdefault(group[image], len(number) + 1)
         found.append(
             Copy(label, names[image], splits[image], names[-other], splits[-other], cosine, agreement)
         )
-    return found
+    return sorted(found, key=lambda copy: copy.group)
 
 
 def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: Any) -> None:

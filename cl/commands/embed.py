@@ -82,15 +82,9 @@ def embed(
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
-            job = EmbeddingJob(inputs, loaded, path, patches)
+            job = EmbeddingJob(inputs, loaded, path, patches=patches, map=map)
             each = " x ".join(str(size) for size in job.shape)
-
-            def finish(path: Path) -> None:
-                if map:
-                    shown.say("computing the map and the nearest neighbours")
-                    feature_files.add_map(path)
-
-            embedded = _run(job, here, shown, finish)
+            embedded = _run(job, here, shown)
         if to is None:
             return feature_files.read(path, patches=patches)
         shown.say(f"{to}: {counted(embedded, 'images')}, {each} features each")
@@ -110,8 +104,8 @@ def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tupl
     return copy.copy(encoder), replace(here, device=next(encoder.parameters()).device)
 
 
-def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callable[[Path], None]) -> int:
-    """List, compute, merge and finish; returns the number of images in the main process, and 0 in others."""
+def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
+    """List, compute and merge; returns the number of images in the main process, and 0 in others."""
     from cl.console.reasons import lines
     from cl.hub import embedding
     from cl.runtime.distributed import rank, ranks
@@ -128,7 +122,9 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress", finish: Callab
             embedding.compute(job, here, report)
         wait_for_all()
         if is_main:
-            embedded, reasons = embedding.merge(job, finish)
+            if job.map:
+                shown.say("computing the map and the nearest neighbours")
+            embedded, reasons = embedding.merge(job)
             for line in lines(reasons, "images that cannot be read"):
                 shown.say(line)
         wait_for_all()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,15 +95,12 @@ def evaluate(
     import numpy as np
 
     from cl.features.scores import knn_accuracy, linear_probe
-    from cl.hub import encoder as files
     from cl.hub import labelled
+    from cl.hub.encoder import opened
     from cl.hub.result_tables import target_of, write_table
-    from cl.runtime.machine import default_device
 
     target = target_of(to)
-    if isinstance(encoder, str | PathLike):
-        encoder = files.load(fspath(encoder), prefix).to(default_device())
-    embedded = partial(embed, encoder=encoder, resize=resize, crop=crop)
+    embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
     bank, queries = labelled.read(
         train, val, embedded, labels=labels, holdout=holdout, say=progress("evaluate").say
     )

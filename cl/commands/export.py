@@ -13,7 +13,6 @@ from cl.console.command import entry_point
 
 if TYPE_CHECKING:
     from cl.data.transform import Transform
-    from cl.hub.foreign import ForeignEncoder
 
 FILES = {"torchvision": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}  # formats and their suffixes
 FOLDERS = ("timm", "hub")
@@ -71,28 +70,19 @@ def export(
     if format in FILES:
         exports.write(found.network, format, path, transform.crop, metadata)
         return exported
-    description = _description(found, transform, required=format == "timm")
+    try:
+        description = exports.describe(found.config, exported.width, transform)
+    except ValueError:  # timm lacks this network
+        if format == "timm":
+            raise
+        description = None
     if format == "hub":
         about = f"{exported.network}.\n\nImages: {exported.inputs}"
-        library = "timm" if description else "cl"
-        text = (
-            exports.model_card(path.name, about, library, license or "other", transform.crop, found.metadata)
-            + text
-        )
+        name, library = path.name, "timm" if description else "cl"
+        page = exports.model_card(name, about, library, license or "other", transform.crop, found.metadata)
+        text = page + text
     exports.write_folder(found.network, path, description, text, found.metadata | metadata)
     return exported
-
-
-def _description(found: "ForeignEncoder", transform: "Transform", *, required: bool) -> dict[str, Any] | None:
-    """The description that timm reads; None if timm lacks the network and `required` is false."""
-    from cl.hub.export import describe
-
-    try:
-        return describe(found.config, found.network.fc_features, transform)
-    except ValueError:
-        if required:
-            raise
-        return None
 
 
 def _inputs(transform: "Transform") -> str:

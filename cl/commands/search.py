@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,9 +107,7 @@ def search(
     )
     if target and target.suffix == ".html":
         if "folder" not in bank.notes:
-            progress("search").say(
-                f"{path} does not record the folder of its images: they are looked for here"
-            )
+            progress("search").say(f"{path} does not record the folder of its images; looking for them here")
         picture_page.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
     elif target:
         write_table(target, ("query", "rank", "name", "cosine"), matches.rows())
@@ -166,13 +165,10 @@ def _pictures(
     """For each query: the paths of its picture and of the pictures found, and what to write below them."""
     folder = Path(bank.notes.get("folder", ""))
     queries = [Path(part.notes.get("folder", "")) / name for part, _ in parts for name in part.names]
-    for row, query in enumerate(queries):
-        found = zip(matches.positions[row].tolist(), matches.cosines[row].tolist(), strict=True)
-        names = [(matches.names[position], cosine) for position, cosine in found]
-        yield [
-            (query, matches.queries[row]),
-            *((folder / name, f"{cosine:.3f} {name}") for name, cosine in names),
-        ]
+    rows, top = matches.rows(), matches.positions.shape[1]
+    for query, name in zip(queries, matches.queries, strict=True):
+        similar = [(folder / other, f"{cosine:.3f} {other}") for _, _, other, cosine in islice(rows, top)]
+        yield [(query, name), *similar]
 
 
 def _approximately(

@@ -36,26 +36,15 @@ LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NC
 
 
 def on_all_devices(
-    function: Callable[..., Any], check: Callable[[], Any] = lambda: None
+    function: Callable[..., Any], check: Callable[[], Any] = lambda: None, *, usually_one: bool = False
 ) -> Callable[..., Any]:
     """Run the command in all its processes, by default one per GPU; each calls `function`.
 
     Args:
         check: called before the processes start, to report mistakes once.
+        usually_one: stay in this process unless CL_PROCESSES, CL_LAUNCH or torchrun asks for others.
     """
-    return _in_all_processes(function, processes, check)
 
-
-def in_one_process(
-    function: Callable[..., Any], check: Callable[[], Any] = lambda: None
-) -> Callable[..., Any]:
-    """As `on_all_devices`, but in this process unless CL_PROCESSES, CL_LAUNCH or torchrun asks for others."""
-    return _in_all_processes(function, lambda: processes() if os.environ.get("CL_PROCESSES") else 1, check)
-
-
-def _in_all_processes(
-    function: Callable[..., Any], count: Callable[[], int], check: Callable[[], Any]
-) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -64,7 +53,8 @@ def _in_all_processes(
         check()
         if launcher := os.environ.get("CL_LAUNCH"):
             sys.exit(_run([*shlex.split(launcher), *_command()], [_launcher_variables(launcher)]))
-        if (number := count()) == 1:
+        number = 1 if usually_one and not os.environ.get("CL_PROCESSES") else processes()
+        if number == 1:
             return function(*args, **kwargs)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # binds a free port
         variables = [_process_variables(rank, number, store.port) for rank in range(number)]

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -159,29 +160,27 @@ def _advance(bar: Bar, done: int, kept: bool = False) -> None:
         bar.reset(task.id, completed=int(task.completed))  # estimate the time left from new work only
 
 
+@dataclass
 class Meter:
     """Counts steps, images and the time spent waiting, per epoch."""
 
-    def __init__(
-        self,
-        progress: Progress,
-        bar: Bar | None,
-        steps: int,
-        start: int,
-        steps_per_epoch: int,
-        first_epoch: int,
-        log: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self.progress, self.bar, self.steps, self.steps_per_epoch = progress, bar, steps, steps_per_epoch
-        self.first_epoch, self.log = first_epoch, log
-        self.start = self.done = start
-        self.task = (
-            bar.add_task(f"{progress.title} (steps)", total=steps, completed=start, note="") if bar else None
-        )
+    progress: Progress
+    bar: Bar | None
+    steps: int
+    start: int
+    steps_per_epoch: int
+    first_epoch: int
+    log: Callable[[dict[str, Any]], None]
+
+    def __post_init__(self) -> None:
+        self.done = self.start
+        if self.bar:
+            title = f"{self.progress.title} (steps)"
+            self.task = self.bar.add_task(title, total=self.steps, completed=self.start, note="")
         self._said = time.monotonic()
         self._second_step: float | None = None  # when it began; a forecast leaves out the first, slower step
         self._forecast_done = False
-        self._then = progress.usage.now()
+        self._then = self.progress.usage.now()
         self._reset()
 
     def _reset(self) -> None:
@@ -205,7 +204,7 @@ class Meter:
         self.done += 1
         epoch = self.first_epoch + (self.done - 1) // self.steps_per_epoch + 1
         row = {"loss": loss, **self.rates()}
-        if self.bar and self.task is not None:
+        if self.bar:
             note = f"epoch {epoch}, {_scores(row)}, lr {lr:.3g}"
             self.bar.update(self.task, completed=self.done, note=note)
         elif time.monotonic() - self._said >= RARELY:

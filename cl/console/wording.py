@@ -18,9 +18,9 @@ def duration(seconds: float) -> str:
     hours, days = minutes // 60, round(minutes / 60) // 24
     if not hours:
         return f"{minutes} min"
-    return (
-        f"{counted(days, 'days')} {round(minutes / 60) % 24} h" if days else f"{hours} h {minutes % 60} min"
-    )
+    if not days:
+        return f"{hours} h {minutes % 60} min"
+    return f"{counted(days, 'days')} {round(minutes / 60) % 24} h"
 
 
 def memory(size: float) -> str:

@@ -161,9 +161,8 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     rows = _train(config, backbone, context, heads, lambda _: _score_all(heads, queries, truth))
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
     table = [_summary(rows, number, *setting) for number, setting in enumerate(config.grid)]
-    write_csv(
-        context.out / "heads.csv", table[0], ([round(value, 8) for value in row.values()] for row in table)
-    )
+    rounded = ([round(value, 8) for value in row.values()] for row in table)
+    write_csv(context.out / "heads.csv", table[0], rounded)
     _write_epochs(rows, config, context)
     last = max(table, key=lambda row: row["top1"])
     best = max(table, key=lambda row: row["best_top1"])
@@ -185,11 +184,7 @@ def _train(
     heads: nn.ModuleList,
     each_epoch: Callable[[int], dict[str, float]],
 ) -> list[dict[str, Any]]:
-    """Train a head for each setting of the grid; return the log, a row per epoch.
-
-    Raises:
-        FloatingPointError: a classifier has diverged.
-    """
+    """Train a head for each setting of the grid; return the log, a row per epoch."""
     parts = [
         optim.Part(head, base_lr / config.optim.base_lr, decay if config.weight_decays else None)
         for head, (base_lr, decay) in zip(heads, config.grid, strict=True)
@@ -218,9 +213,8 @@ def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
         return TrainSet(context.train, context.transform, list(config.views.values()), plan, labelled)
-    return Stored(
-        _features(backbone, context, context.train), labels_of(context.train, context.machine.device), plan
-    )
+    features = _features(backbone, context, context.train)
+    return Stored(features, labels_of(context.train, context.machine.device), plan)
 
 
 def _features(backbone: "Backbone | LastBlocks", context: Context, reader: Reader) -> Tensor:

@@ -115,9 +115,8 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
         "labels_percent": 100 * len(chosen) / len(labelled),
     }
     if context.encoder.untrained:
-        scratch = config.model_copy(
-            update={"backbone_lr": 1.0, "layer_decay": 1.0, "optim": config.from_scratch}
-        )
+        changes = {"backbone_lr": 1.0, "layer_decay": 1.0, "optim": config.from_scratch}
+        scratch = config.model_copy(update=changes)
         context.progress.say("from scratch, on the same labels")
         predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
         metrics["scratch_top1"] = share(predicted == truth, val, val.labelled)

@@ -30,9 +30,7 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
     try:
         import faiss
     except ImportError:
-        raise ValueError(
-            "--approximate needs FAISS, which is not installed: run `pip install faiss-cpu`"
-        ) from None
+        raise ValueError("--approximate needs FAISS: run `pip install faiss-cpu`") from None
     version = source.stat().st_mtime_ns
     if path.exists() and path.stat().st_mtime_ns == version:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
@@ -40,9 +38,8 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
     say(f"building an index of {len(bank)} images; it is kept in {path}")
     index: Any = faiss.index_factory(bank.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.seed = 0
-    sample = np.sort(
-        np.random.default_rng(0).choice(len(bank), min(len(bank), PER_LIST * lists), replace=False)
-    )
+    rng = np.random.default_rng(0)
+    sample = np.sort(rng.choice(len(bank), min(len(bank), PER_LIST * lists), replace=False))
     index.train(np.concatenate([part.numpy() for _, part in unit_blocks(bank[sample], ADDED)]))
     for _, part in unit_blocks(bank, ADDED):
         index.add(part.numpy())

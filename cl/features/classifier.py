@@ -4,8 +4,7 @@ Logistic regression: multinomial for one label per image, one-vs-rest for severa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -79,7 +78,6 @@ def train(
     *,
     several: bool = False,
     number: int = FOLDS,
-    seed: int = 0,
     report: Callable[[int], object] = lambda images: None,
 ) -> Trained:
     """Train a head on all images, and measure it by nested cross-validation.
@@ -97,29 +95,23 @@ def train(
     Raises:
         ValueError: see `folds_of`.
     """
-    folds, heads = folds_of(targets, classes, groups, number=number, seed=seed), []
+    folds, heads = folds_of(targets, classes, groups, number), []
     rows, to_features = _rotated(unit_rows(features.astype(np.float64)))
     raw, calibrated = np.empty(targets.shape), np.empty(targets.shape)
     for seen, held_out in folds:
         part = None if groups is None else groups[seen]
-        fitted = _fit(rows[seen], targets[seen], _folds(targets[seen], part, seed), several)
-        heads.append((Head(*to_features(fitted.weights, fitted.bias), fitted.temperature, several), held_out))
+        fitted, _ = _fit(rows[seen], targets[seen], _folds(targets[seen], part), several)
+        heads.append((to_features(fitted), held_out))
         logits = rows[held_out] @ fitted.weights.T + fitted.bias
         raw[held_out] = probabilities(logits, 1.0, several=several)
         calibrated[held_out] = probabilities(logits, fitted.temperature, several=several)
         report(len(held_out))
-    fitted = _fit(rows, targets, folds, several)
-    head = Head(*to_features(fitted.weights, fitted.bias), fitted.temperature, several)
-    return Trained(head, fitted.regularisation, raw, calibrated, heads)
+    fitted, regularisation = _fit(rows, targets, folds, several)
+    return Trained(to_features(fitted), regularisation, raw, calibrated, heads)
 
 
 def folds_of(
-    targets: np.ndarray,
-    classes: Sequence[str],
-    groups: np.ndarray | None = None,
-    *,
-    number: int = FOLDS,
-    seed: int = 0,
+    targets: np.ndarray, classes: Sequence[str], groups: np.ndarray | None = None, number: int = FOLDS
 ) -> list[Split]:
     """The rows (seen, held out) of each fold; the arguments are those of `train`.
 
@@ -130,7 +122,7 @@ def folds_of(
         raise ValueError(
             f"all labels are {classes[0]!r}, expected at least two classes; label images of another class"
         )
-    folds = _folds(targets, groups, seed, number)
+    folds = _folds(targets, groups, number)
     for label in _unseen(folds, targets):
         count = int(targets[:, label].sum())
         if count < 2:
@@ -151,8 +143,8 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return features / np.where(lengths > 0, lengths, 1)
 
 
-def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], Split]]:
-    """The centred rows, with mean squared norm 1, in min(N, D) dimensions; the way back for weights and bias.
+def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[Head], Head]]:
+    """The centred rows, with mean squared norm 1, in min(N, D) dimensions; the way back for a head.
 
     The weights of a head are a combination of the rows, so fewer dimensions lose nothing and save most of the
     time.
@@ -165,14 +157,15 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray, np.nda
         left, singular, axes = np.linalg.svd(rows, full_matrices=False)
         rows = left * singular
 
-    def to_features(weights: np.ndarray, bias: np.ndarray) -> Split:
-        weights = (weights if axes is None else weights @ axes) / scale
-        return weights.astype(np.float32), (bias - weights @ centre).astype(np.float32)
+    def to_features(head: Head) -> Head:
+        weights = (head.weights if axes is None else head.weights @ axes) / scale
+        bias = head.bias - weights @ centre
+        return replace(head, weights=weights.astype(np.float32), bias=bias.astype(np.float32))
 
     return rows, to_features
 
 
-def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int, most: int = FOLDS) -> list[Split]:
+def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Split]:
     """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
 
     The largest groups come first, each into the fold with the fewest images of its most frequent label. Few
@@ -187,7 +180,7 @@ def _folds(targets: np.ndarray, groups: np.ndarray | None, seed: int, most: int 
     np.add.at(counts, (group, rarest), 1)
     label, held = counts.argmax(1), np.zeros((number, targets.shape[1]), int)
     fold = np.empty(len(names), int)
-    random = np.random.default_rng(seed).random(len(names))
+    random = np.random.default_rng(0).random(len(names))
     for each in np.lexsort((random, label, -counts.sum(1))):
         fold[each] = np.lexsort((held.sum(1), held[:, label[each]]))[0]
         held[fold[each]] += counts[each]
@@ -201,15 +194,8 @@ def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
     return np.flatnonzero(~np.all([targets[seen].any(0) for seen, _ in folds], axis=0)).tolist()
 
 
-class _Fitted(NamedTuple):
-    weights: np.ndarray  # (C, D)
-    bias: np.ndarray  # (C,)
-    temperature: float
-    regularisation: float
-
-
-def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: bool) -> _Fitted:
-    """A head of all rows, with the C and the temperature that give held-out rows the smallest log-loss.
+def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: bool) -> tuple[Head, float]:
+    """A head of all rows, with the temperature and the C that give held-out rows the smallest log-loss.
 
     The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With
     two folds, heads of half the images would choose; USUAL is better (docs/results/classification.md).
@@ -231,7 +217,7 @@ def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: boo
             best, chosen = loss, float(c)
             temperature = fit_temperature(logits, targets, several=several)
     final = logistic.fit(rows, targets, chosen, several=several, tolerance=PRECISE)
-    return _Fitted(final[:, :-1], final[:, -1], temperature, chosen)
+    return Head(final[:, :-1], final[:, -1], temperature, several), chosen
 
 
 def probabilities(logits: np.ndarray, temperature: float, *, several: bool) -> np.ndarray:

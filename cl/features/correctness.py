@@ -50,11 +50,11 @@ def correctness(
     k, drawn = min(k, len(known)), {shots: draws(known, shots, seed) for shots in SHOTS}
     both = []
     for bank, queries in zip(train, val, strict=True):
-        rows = bank, known, queries, val_labels
+        rows = checked(bank, known, queries, val_labels)
         found = {f"kNN, k = {k}": knn_correct(*rows, k=k), "logistic regression": linear_correct(*rows)}
         for shots, each in drawn.items():
             if len(each):
-                found[f"{shots} label{'s' * (shots > 1)} per class"] = few_shot(*checked(*rows), each)
+                found[f"{shots} label{'s' * (shots > 1)} per class"] = few_shot(*rows, each)
         both.append(found)
     return {
         measure: np.stack([100 * found[measure].double().cpu().numpy() for found in both], 1)

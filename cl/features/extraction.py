@@ -82,16 +82,22 @@ def extract_all(
     done = 0
     with (count if per_rank > FEW else silent)(per_rank, "images to encode") as report:
         for outputs in _outputs(encoder, _images(local, machine, cache), data.transform, machine):
-            stored = stored or [
-                output.new_zeros(per_rank, output.shape[1], dtype=dtype) for output in outputs
-            ]
+            stored = stored or [x.new_zeros(per_rank, x.shape[1], dtype=dtype) for x in outputs]
             for features, batch in zip(stored, outputs, strict=True):
                 features[done : done + len(batch)] = batch
             done += len(outputs[0])
             report(len(outputs[0]))
     gathered = [gather(features)[: len(data)] for features in stored]
     for features in gathered:
-        _check_finite(features, data)
+        finite = features.isfinite()
+        if not finite.all():  # the only wait for a GPU
+            broken = (~finite.all(1)).nonzero()[:, 0].tolist()
+            key = data.reader.keys[data.positions[broken[0]]].decode()
+            raise FloatingPointError(
+                f"the features of {len(broken)} of {len(data)} images are not finite, starting with {key}: "
+                "the encoder has diverged, is damaged or overflows; lower optim.base_lr, or choose "
+                "precision=fp32 or another encoder"
+            )
     return gathered
 
 
@@ -119,18 +125,6 @@ def extract_views(
     return torch.cat(positions), [torch.cat(parts) for parts in zip(*outputs, strict=True)]
 
 
-def _check_finite(features: Tensor, data: EvalSet) -> None:
-    finite = features.isfinite()
-    if not finite.all():  # the only wait for a GPU
-        broken = (~finite.all(1)).nonzero()[:, 0].tolist()
-        key = data.reader.keys[data.positions[broken[0]]].decode()
-        raise FloatingPointError(
-            f"the features of {len(broken)} of {len(data)} images are not finite, starting with {key}: the "
-            "encoder has diverged, is damaged or overflows; lower optim.base_lr, or choose precision=fp32 or "
-            "another encoder"
-        )
-
-
 def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Tensor]:
     """Batches (N, 3, S, S) uint8 on the device."""
     key = data.reader, data.positions.tobytes()
@@ -143,9 +137,7 @@ def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Te
     for images in data.batches(BATCH, machine.workers if len(data) > FEW else 0):
         batch = to_device(images, machine.device)
         if cache is not None:
-            read.append(
-                batch.clone()
-            )  # `images` will be overwritten, and on the CPU `batch` shares its memory
+            read.append(batch.clone())  # a CPU's `batch` shares the memory of `images`, which is reused
         yield batch
     if cache is not None:
         cache[key] = read

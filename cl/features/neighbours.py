@@ -35,9 +35,7 @@ def nearest(
         ValueError: a row is not finite, or the bank has fewer than k rows.
     """
     if not 1 <= k <= len(bank):
-        raise ValueError(
-            f"found {len(bank)} images for the {k} nearest; choose a number from 1 to {len(bank)}"
-        )
+        raise ValueError(f"found {len(bank)} images for the {k} nearest; choose from 1 to {len(bank)}")
     cosines = torch.full((len(queries), k), -torch.inf)
     positions = torch.zeros(len(queries), k, dtype=torch.int64)
     memory = torch.empty(min(QUERIES, len(queries)) * min(ROWS, len(bank)))
@@ -61,9 +59,7 @@ def unit_blocks(features: np.ndarray, size: int) -> Iterator[tuple[int, Tensor]]
         rows = torch.from_numpy(np.array(features[start : start + size], np.float32))
         if not (finite := rows.isfinite().all(1)).all():
             row = start + int((~finite).nonzero()[0])
-            raise ValueError(
-                f"the features in row {row} (counted from 0) are not finite; embed the images again"
-            )
+            raise ValueError(f"features in row {row} (from 0) are not finite; embed the images again")
         yield start, F.normalize(rows, dim=1)
 
 

@@ -1,18 +1,11 @@
 """Whether one encoder is better than another on the same images: paired differences with intervals."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from cl.console.wording import counted
-from cl.features.correctness import correctness
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-    from torch import Tensor
-
-    from cl.features.correctness import Pair
 
 HALVES, BLOCK = 10_000, 500  # random halves of the images; at a time
 TAIL = 0.025  # of the halves beyond each end of an interval
@@ -79,26 +72,8 @@ class Comparison:
         )
 
 
-def compare(
-    train: "Pair",
-    train_labels: "ArrayLike | Tensor",
-    val: "Pair",
-    val_labels: "ArrayLike | Tensor",
-    groups: np.ndarray | None = None,
-    *,
-    k: int = 20,
-    seed: int = 0,
-) -> Comparison:
-    """Whether the features of B classify images better than those of A.
-
-    The intervals are for other validation images, with these training images. Arguments and errors are those
-    of `correctness` and `judge`.
-    """
-    return judge(correctness(train, train_labels, val, val_labels, k=k, seed=seed), groups, seed=seed)
-
-
 def judge(scores: dict[str, np.ndarray], groups: np.ndarray | None = None, *, seed: int = 0) -> Comparison:
-    """Whether B scores higher than A, by whatever measures.
+    """Whether B scores higher than A, by whatever measures. The intervals are for other images like these.
 
     Args:
         scores: for each measure, percentages (M, 2) of each image by A and by B.

@@ -34,25 +34,18 @@ def knn_accuracy(
     Raises:
         ValueError: the shapes do not fit, features are not finite, or there are fewer than k training rows.
     """
-    rows = train_features, train_labels, test_features, test_labels
+    rows = checked(train_features, train_labels, test_features, test_labels)
     return _percent(knn_correct(*rows, k=k, temperature=temperature))
 
 
 def knn_correct(
-    train_features: "ArrayLike | Tensor",
-    train_labels: "ArrayLike | Tensor",
-    test_features: "ArrayLike | Tensor",
-    test_labels: "ArrayLike | Tensor",
-    *,
-    k: int = 20,
-    temperature: float = 0.07,
+    bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, *, k: int, temperature: float = 0.07
 ) -> Tensor:
-    """(M,) bool: the test rows that `knn_accuracy` counts."""
+    """(M,) bool: the test rows that `knn_accuracy` counts, of what `checked` returns."""
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}, expected a number above 0")
     if k < 1:
         raise ValueError(f"k={k}, expected at least 1")
-    bank, codes, queries, truth = checked(train_features, train_labels, test_features, test_labels)
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
     classes = int(codes.max()) + 1
     with single_process():  # the caller's processes may have other rows, or not call this at all
@@ -79,27 +72,19 @@ def linear_probe(
     Raises:
         ValueError: the shapes do not fit, features are not finite, or all training rows have one label.
     """
-    return _percent(linear_correct(train_features, train_labels, test_features, test_labels, c=c))
+    return _percent(linear_correct(*checked(train_features, train_labels, test_features, test_labels), c=c))
 
 
-def linear_correct(
-    train_features: "ArrayLike | Tensor",
-    train_labels: "ArrayLike | Tensor",
-    test_features: "ArrayLike | Tensor",
-    test_labels: "ArrayLike | Tensor",
-    *,
-    c: float = 1.0,
-) -> Tensor:
-    """(M,) bool: the test rows that `linear_probe` counts."""
+def linear_correct(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, *, c: float = 1.0) -> Tensor:
+    """(M,) bool: the test rows that `linear_probe` counts, of what `checked` returns."""
     from cl.features.logistic import fit  # late: scipy.optimize is slow to import
 
     if c <= 0:
         raise ValueError(f"c={c}, expected a number above 0")
-    rows, codes, queries, truth = checked(train_features, train_labels, test_features, test_labels)
     known = codes.unique()
     if len(known) == 1:
         raise ValueError("all training rows have one label, expected two or more classes")
-    train, test = rows.double().cpu().numpy(), queries.double().cpu().numpy()
+    train, test = bank.double().cpu().numpy(), queries.double().cpu().numpy()
     mean, deviation = train.mean(0), train.std(0)
     deviation[deviation == 0] = 1
     parameters = fit((train - mean) / deviation, (codes[:, None] == known).cpu().numpy(), c)
@@ -125,12 +110,9 @@ def checked(
     known, truth = (np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in (train_labels, test_labels))
     for name, labels, rows in (("train", known, bank), ("test", truth, queries)):
         if labels.shape != (len(rows),):
-            raise ValueError(
-                f"{name}_labels have shape {labels.shape}, expected a label for each of {len(rows)} rows"
-            )
-    codes = torch.from_numpy(np.unique(np.concatenate([known, truth]), return_inverse=True)[1]).to(
-        bank.device
-    )
+            raise ValueError(f"{name}_labels have shape {labels.shape}, expected labels of {len(rows)} rows")
+    _, numbers = np.unique(np.concatenate([known, truth]), return_inverse=True)
+    codes = torch.from_numpy(numbers).to(bank.device)
     return bank, codes[: len(known)], queries.to(bank.device), codes[len(known) :]
 
 

@@ -27,11 +27,7 @@ def prefixes(tensors: dict[str, Tensor]) -> list[str]:
 
 
 def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str], file: str) -> Recognised:
-    """The ResNet below a prefix.
-
-    Raises:
-        ValueError: the architecture is unknown, or contains unknown tensors.
-    """
+    """The ResNet below a prefix; raises ValueError if it contains unknown tensors."""
     encoder = below(tensors, prefix)
     named = _rename(encoder)
     config = _config(named, file)
@@ -105,11 +101,7 @@ def _is_linear(tensors: dict[str, Tensor], number: int) -> bool:
 
 
 def _config(tensors: dict[str, Tensor], file: str) -> Config:
-    """The architecture of these tensors.
-
-    Raises:
-        ValueError: the architecture is unknown.
-    """
+    """The architecture of these tensors; raises ValueError if it is unknown."""
     first = tensors.get("conv1.weight")
     block = "Bottleneck" if "layer1.0.conv3.weight" in tensors else "BasicBlock"
     counts = [

@@ -41,12 +41,14 @@ class EmbeddingJob:
     Part i covers images i S to (i + 1) S - 1 of the listing, with S = `part_size`.
 
     patches: compute `encoder.patches`, the features of places, instead of one feature vector per image.
+    map: add a map to the file, see `feature_files.add_map`.
     """
 
     inputs: Sequence[Path]
     encoder: Encoder
     target: Path
     patches: bool = False
+    map: bool = False
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -202,17 +204,14 @@ def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) ->
     save_tensors({"features": features[readable]}, job.path(part), {"skipped": json.dumps(skipped)})
 
 
-def merge(job: EmbeddingJob, finish: Callable[[Path], None] = lambda path: None) -> tuple[int, Counter[str]]:
+def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     """Merge all parts into the target and a table of the unreadable images, and remove the parts.
-
-    Args:
-        finish: completes the file of features before it becomes the target.
 
     Returns:
         The number of images with features, and the number of unreadable ones by reason.
 
     Raises:
-        ValueError: all images are unreadable.
+        ValueError: all images are unreadable, or they are too few for a map.
     """
     embedded, unreadable = 0, dict[str, str]()
     merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide
@@ -231,11 +230,12 @@ def merge(job: EmbeddingJob, finish: Callable[[Path], None] = lambda path: None)
         shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
-    try:
-        finish(file.paths[-1])
-    except ValueError:
-        shutil.rmtree(job.partial)
-        raise
+    if job.map:
+        try:
+            feature_files.add_map(file.paths[-1])
+        except ValueError:
+            shutil.rmtree(job.partial)
+            raise
     for path in (table, *file.paths):
         with path.open("rb") as finished:
             os.fsync(finished.fileno())

@@ -19,12 +19,11 @@ from cl.hub import foreign
 from cl.hub._descriptions import first_of
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.dense import dense_features
-from cl.runtime.machine import channels_last
+from cl.runtime.machine import channels_last, default_device
 from cl.runtime.tensor_files import save_tensors
 
-IMAGENET = Transform(
-    resize=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), upright=True
-)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET = Transform(resize=256, crop=224, mean=MEAN, std=STD, upright=True)
 Image = ImageLike | np.ndarray
 FILES_AND_PICTURES = (str, os.PathLike, Picture.Image)  # `ImageLike`, for isinstance
 ALLOWED = (
@@ -174,13 +173,17 @@ def load(file: str, prefix: str | None = None) -> Encoder:
     return channels_last(encoder)
 
 
+def opened(encoder: "str | os.PathLike[str] | Encoder", prefix: str | None = None) -> Encoder:
+    """The given encoder, or the one in a file on the default device."""
+    if isinstance(encoder, Encoder):
+        return encoder
+    return load(os.fspath(encoder), prefix).to(default_device())
+
+
 def save(encoder: Encoder, path: Path) -> None:
     """Write a file that `load` reads, whole or not at all; the encoder has a `config`."""
     assert encoder.config
-    metadata = {
-        "network": encoder.config.model_dump_json(),
-        "transform": encoder.transform.model_dump_json(),
-    }
+    metadata = {"network": encoder.config.model_dump_json(), "transform": encoder.transform.model_dump_json()}
     save_tensors(encoder.network.state_dict(), path, metadata)
 
 

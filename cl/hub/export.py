@@ -112,30 +112,21 @@ def model_card(name: str, about: str, library: str, license: str, size: int, met
         size: side of the images in pixels.
         metadata: of the encoder's file; ours record the method and the hash of the data.
     """
-    use = [
-        "import timm",
-        "",
-        f'encoder = timm.create_model("local-dir:{name}", pretrained=True).eval()',
-        f"features = encoder(images)  # preprocessed as above: (N, 3, {size}, {size}) to (N, D)",
-    ]
-    if library == "cl":
-        use = ["import cl", "", f'features = cl.load("{name}/model.safetensors").embed(["a.jpg", "b.jpg"])']
-    tags = ["tags:", "- self-supervised-learning"] if "parameters" in metadata else []
-    header = [f"library_name: {library}", f"license: {license}", "pipeline_tag: image-feature-extraction"]
-    lines = [
-        "---",
-        *header,
-        *tags,
-        "---",
-        "",
-        f"# {name}",
-        "",
-        f"An encoder of images without a classifier: {about}",
-    ]
-    lines += ["", "```python", *use, "```", ""]
-    if manifest := metadata.get("data_manifest_sha256"):
-        lines += [f"SHA-256 of the training data's manifest: {manifest}", ""]
-    return "\n".join(lines)
+    if library == "timm":
+        use = (
+            f'import timm\n\nencoder = timm.create_model("local-dir:{name}", pretrained=True).eval()\n'
+            f"features = encoder(images)  # preprocessed as above: (N, 3, {size}, {size}) to (N, D)"
+        )
+    else:
+        use = f'import cl\n\nfeatures = cl.load("{name}/model.safetensors").embed(["a.jpg", "b.jpg"])'
+    tags = "tags:\n- self-supervised-learning\n" if "parameters" in metadata else ""
+    header = f"library_name: {library}\nlicense: {license}\npipeline_tag: image-feature-extraction\n{tags}"
+    manifest = metadata.get("data_manifest_sha256")
+    data = f"\nSHA-256 of the training data's manifest: {manifest}\n" if manifest else ""
+    return (
+        f"---\n{header}---\n\n# {name}\n\nAn encoder of images without a classifier: {about}\n\n"
+        f"```python\n{use}\n```\n{data}"
+    )
 
 
 def crop_share(crop: int, resize: int) -> float:

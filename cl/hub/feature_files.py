@@ -57,9 +57,8 @@ class Parquet:
         names: list[str] = []
         features = np.empty((rows, 0), np.float32)
         for batch in file.iter_batches(2**14, columns=["name", "features"]):
-            widths = set(
-                pc.list_value_length(batch["features"]).to_pylist()
-            )  # pandas writes lists of any length
+            # pandas writes lists of any length
+            widths = set(pc.list_value_length(batch["features"]).to_pylist())
             if len(widths) > 1:
                 raise ValueError(f"its rows have {widths} features")
             part = batch["features"].flatten().to_numpy().reshape(len(batch), *widths)
@@ -177,9 +176,7 @@ def read(path: Path, *, patches: bool = False) -> Features:
         found = FORMATS[path.suffix].read(path)
         shape = tuple(found.features.shape)
         if len(shape) not in ((2, 4) if patches else (2,)) or len(found.names) != len(found.features):
-            raise ValueError(
-                f"it has features of shape {shape} for {len(found.names)} names, expected a vector each"
-            )
+            raise ValueError(f"it has shape {shape} for {len(found.names)} names, expected a vector each")
     return found
 
 

@@ -17,6 +17,7 @@ from cl.features.classifier import Head, Trained
 from cl.features.groups import separated
 from cl.hub import foreign
 from cl.hub.encoder import Encoder
+from cl.hub.labels import Targets
 from cl.runtime import machine
 
 FOLDS = 3  # each costs a training
@@ -24,18 +25,6 @@ BATCH, STEPS, EPOCHS = 16, 80, 3  # STEPS, or more for EPOCHS
 RATE, WARMUP = 1e-4, 0.1  # largest learning rate of AdamW; fraction of the steps before it
 SOFTER = 4  # divides the logits of the head at the start
 AREA = (0.5, 1.0)  # of the image that a crop covers
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """N labelled images: their files, and the arguments of `classifier.train`."""
-
-    files: Sequence[Path]
-    features: np.ndarray
-    targets: np.ndarray
-    classes: Sequence[str]
-    groups: np.ndarray | None
-    several: bool
 
 
 @dataclass(frozen=True)
@@ -60,7 +49,12 @@ class Comparison:
 
 
 def finetuned_if_better(
-    encoder: Encoder, images: Labelled, head: Head, shown: Progress, *, seed: int = 0
+    encoder: Encoder,
+    files: Sequence[Path],
+    features: np.ndarray,
+    labels: Targets,
+    head: Head,
+    shown: Progress,
 ) -> tuple[Comparison, tuple[Encoder, Trained] | None]:
     """The fine-tuned encoder with its classifier, or None if cross-validation does not find it better.
 
@@ -70,49 +64,48 @@ def finetuned_if_better(
 
     Args:
         encoder: stays as it is.
+        files, features, labels: of N images, each with a label.
         head: of the frozen encoder, trained on all images.
 
     Raises:
         ValueError: an image cannot be read, or the encoder has no `config`.
     """
     assert encoder.config
-    targets, several = images.targets, images.several
-    frozen = classifier.train(
-        images.features, targets, images.classes, images.groups, several=several, number=FOLDS, seed=seed
-    )
+    targets, several = labels.targets, labels.several
+    frozen = classifier.train(features, targets, labels.classes, labels.groups, several=several, number=FOLDS)
     folds = [held_out for _, held_out in frozen.folds]
     before, after = np.empty(targets.shape), np.empty(targets.shape)  # logits of held-out images
     with machine.settings_restored():
         machine.find("fp32", deterministic=True)
-        squares = middles(encoder, images.files)
+        squares = middles(encoder, files)
         parts = [np.setdiff1d(np.arange(len(targets)), held_out) for held_out in folds]
         with shown.count(sum(map(passes, parts)), "images of fine-tuning") as report:
             for (start, held_out), seen in zip(frozen.folds, parts, strict=True):
-                tuned, fitted = finetune(encoder, start, squares[seen], targets[seen], seed, report)
-                before[held_out] = start.logits(images.features[held_out])
-                after[held_out] = fitted.logits(tuned.embed([images.files[row] for row in held_out]).numpy())
-        calibrated = _calibrated(after, folds, images)
-        comparison = _compared(images, _calibrated(before, folds, images), calibrated)
+                tuned, fitted = finetune(encoder, start, squares[seen], targets[seen], report)
+                before[held_out] = start.logits(features[held_out])
+                after[held_out] = fitted.logits(tuned.embed([files[row] for row in held_out]).numpy())
+        calibrated = _calibrated(after, folds, labels)
+        comparison = _compared(labels, _calibrated(before, folds, labels), calibrated)
         if not comparison.better:
             return comparison, None
         shown.say("fine-tuning on all labelled images")
         with shown.count(passes(squares), "images of fine-tuning") as report:
-            tuned, fitted = finetune(encoder, head, squares, targets, seed, report)
+            tuned, fitted = finetune(encoder, head, squares, targets, report)
     temperature = classifier.fit_temperature(after, targets, several=several)
     final = Head(fitted.weights, fitted.bias, temperature, several)
     raw = classifier.probabilities(after, 1.0, several=several)
     return comparison, (tuned, Trained(final, frozen.regularisation, raw, calibrated, []))
 
 
-def _calibrated(logits: np.ndarray, folds: list[np.ndarray], images: Labelled) -> np.ndarray:
+def _calibrated(logits: np.ndarray, folds: list[np.ndarray], labels: Targets) -> np.ndarray:
     """Probabilities (N, C) of held-out images, with the temperature of each fold fitted on the others."""
     found = np.empty(logits.shape)
     for fold in folds:
         others = np.setdiff1d(np.arange(len(logits)), fold)
         temperature = classifier.fit_temperature(
-            logits[others], images.targets[others], several=images.several
+            logits[others], labels.targets[others], several=labels.several
         )
-        found[fold] = classifier.probabilities(logits[fold], temperature, several=images.several)
+        found[fold] = classifier.probabilities(logits[fold], temperature, several=labels.several)
     return found
 
 
@@ -132,7 +125,6 @@ def finetune(
     head: Head,
     squares: Tensor,
     targets: np.ndarray,
-    seed: int = 0,
     report: Callable[[int], object] = lambda images: None,
 ) -> tuple[Encoder, Head]:
     """A copy of the encoder trained with the head, which gets temperature 1.
@@ -160,7 +152,7 @@ def finetune(
     truth, order = torch.from_numpy(targets).float(), torch.empty(0, dtype=torch.long)
     loss_of = _binary_cross_entropy if head.several else F.cross_entropy
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         for _ in range(steps):
             while len(order) < BATCH:
                 order = torch.cat([order, torch.randperm(len(squares))])
@@ -185,17 +177,17 @@ def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
 
 
-def _compared(images: Labelled, frozen: np.ndarray, tuned: np.ndarray) -> Comparison:
+def _compared(labels: Targets, frozen: np.ndarray, tuned: np.ndarray) -> Comparison:
     """Both from probabilities (N, C) of held-out images."""
-    losses = [_log_losses(each, images.targets, several=images.several) for each in (frozen, tuned)]
-    groups = np.unique(separated(images.groups, len(frozen)), return_inverse=True)[1]
+    losses = [_log_losses(each, labels.targets, several=labels.several) for each in (frozen, tuned)]
+    groups = np.unique(separated(labels.groups, len(frozen)), return_inverse=True)[1]
     difference = losses[0] - losses[1]
     sums = np.bincount(groups, difference - difference.mean())
     count = len(sums)
     error = float(np.sqrt((sums**2).sum() * count / (count - 1))) / len(frozen)
-    accuracy = [_accuracy(each, images.targets, several=images.several) for each in (frozen, tuned)]
+    accuracy = [_accuracy(each, labels.targets, several=labels.several) for each in (frozen, tuned)]
     log_loss = float(losses[0].mean()), float(losses[1].mean())
-    return Comparison(log_loss, (accuracy[0], accuracy[1]), error, images.several)
+    return Comparison(log_loss, (accuracy[0], accuracy[1]), error, labels.several)
 
 
 def _log_losses(probabilities: np.ndarray, targets: np.ndarray, *, several: bool) -> np.ndarray:

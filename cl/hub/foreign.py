@@ -124,11 +124,7 @@ def _choose_prefix(
     prefix: str | None,
     expected: str = "residual network or vision transformer",
 ) -> str:
-    """The given prefix if an encoder has it; by default, the prefix of the only encoder that papers evaluate.
-
-    Raises:
-        ValueError: no encoder matches, or several do.
-    """
+    """The given prefix if an encoder has it; by default, that of the only encoder that papers evaluate."""
     if prefixes == ["networks.0.", "networks.1."]:
         raise ValueError(
             f"{file} holds the two networks of a backbone with streams, but does not record their "

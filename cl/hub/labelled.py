@@ -92,11 +92,7 @@ def _labelled(
     embedded: Callable[[Path], Features | None],
     say: Callable[[str], object],
 ) -> LabelledImages:
-    """The images of inputs that have a label.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """The images of inputs that have a label; at least one."""
     inputs = paths(images)
     names, files, features, known = [], [], [], []
     for given in inputs:
@@ -127,11 +123,7 @@ def _labelled(
 
 
 def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, LabelledImages]:
-    """Training images and held-out ones, chosen by a hash of their names or groups; a group stays together.
-
-    Raises:
-        ValueError: all images are on one side.
-    """
+    """Training images and held-out ones, chosen by a hash of names or groups; a group stays together."""
     keys = [group or name for group, name in zip(images.groups, images.names, strict=True)]
     share = share_of_few(set(keys), share)
     held = np.array([held_out(key, share) for key in keys])

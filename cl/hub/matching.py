@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 
 from cl.data.transform import Transform
 from cl.hub import feature_files
-from cl.hub.encoder import IMAGENET, Encoder, load
+from cl.hub.encoder import IMAGENET, Encoder, opened
 from cl.hub.feature_files import Features
 from cl.hub.published import is_name
-from cl.runtime.machine import default_device
 
 ROWS = 2**14  # checked at a time
 
@@ -66,7 +65,7 @@ def encoder_of(
             raise ValueError(
                 f"{name} does not exist; name the encoder that gave the features of {path} with --encoder"
             )
-        given = load(name, prefix).to(default_device())
+        given = opened(name, prefix)
     notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
     if given.width != width:
         raise ValueError(f"{path} has {width} features per image, but {name} gives {given.width}; {advice}")

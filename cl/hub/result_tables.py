@@ -14,9 +14,7 @@ from cl.runtime.tables import write_csv
 
 
 def target_of(
-    to: "str | PathLike[str] | None",
-    suffixes: tuple[str, ...] = (".csv", ".parquet"),
-    option: str = "--to",
+    to: "str | PathLike[str] | None", suffixes: tuple[str, ...] = (".csv", ".parquet"), option: str = "--to"
 ) -> Path | None:
     """The file to write, with `~` replaced; writing it creates its folder.
 

@@ -41,9 +41,8 @@ class Checkpoints:
 
     def due(self) -> bool:
         """Whether it is time to save. Raises OSError if the last one could not be written."""
-        if self._writing and not self._writing.done():
-            return False
-        self.finish()
+        if self._writing and self._writing.done():
+            self.finish()
         longest = min(self._took / SHARE, RAREST * self.seconds)
         return time.monotonic() - self._saved >= max(self.seconds, longest)
 

@@ -1,21 +1,20 @@
 """A classifier from a table of labels: what it writes, says and refuses."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import cl
-from cl.commands import main
 from cl.commands.classify import classify
 from cl.hub import feature_files
 from cl.report.intervals import interval
 from cl.runtime.tables import write_csv
+from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
+from tests.support.stages import run_cl
 
 BIRDS = ["robin", "wren", "tit"]
 
@@ -42,10 +41,8 @@ def write_labels(path: Path, rows: list[tuple[str, ...]]) -> Path:
     return path
 
 
-def run(*arguments: str) -> list[str]:
-    answer = CliRunner().invoke(main, ["classify", *arguments])
-    assert answer.exit_code == 0, answer.output
-    return answer.output.splitlines()
+def run(options: str) -> list[str]:
+    return run_cl("classify", *options.split()).output.splitlines()
 
 
 def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None:
@@ -58,8 +55,7 @@ def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None
     saved = classify(features="features.parquet", classifier="own/c.safetensors")
     np.testing.assert_array_equal(saved.probabilities[60:], found.probabilities[60:])
     assert (saved.probabilities[:60] != found.probabilities[:60]).any(1).all()
-    with (folder / "new/out.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(folder / "new/out.csv")
     assert [row["label"] for row in rows[:60:20]] == ["robin", "tit", "wren"]
     assert list(rows[0])[3:] == ["probability", "probability_robin", "probability_tit", "probability_wren"]
     assert [float(x) for x in list(rows[7].values())[4:]] == pytest.approx(found.probabilities[7], abs=6e-5)
@@ -68,11 +64,9 @@ def test_the_unlabelled_are_classified_and_the_labelled_held_out(folder) -> None
 def test_parquet_has_at_most_20_classes_in_columns(folder) -> None:
     names = [f"{n}.jpg" for n in range(63)]
     write_labels(folder / "many.csv", [(name, f"c{n % 21}") for n, name in enumerate(names)])
-    run("--labels", "many.csv", "--features", "features.parquet", "--to", "few.parquet")
+    run("--labels many.csv --features features.parquet --to few.parquet")
     assert pq.read_schema("few.parquet").names == ["path", "label", "predicted", "probability"]
-    lines = run(
-        *("--labels", "many.csv", "--features", "features.parquet", "--to", "all.parquet", "--every-class")
-    )
+    lines = run("--labels many.csv --features features.parquet --to all.parquet --every-class")
     assert len(pq.read_schema("all.parquet").names) == 25
     assert len(lines) < 24
     assert max(map(len, lines)) <= 80
@@ -105,9 +99,8 @@ def test_an_image_may_have_several_labels(folder) -> None:
     assert found.labels[1] == "bird;wren"
     likely = [{found.classes[c] for c in np.flatnonzero(row >= 0.5)} for row in found.probabilities]
     assert [set(filter(None, row.split(";"))) for row in found.predicted] == likely
-    assert any(
-        "several labels" in line for line in run("--labels", "several.csv", "--features", "features.parquet")
-    )
+    lines = run("--labels several.csv --features features.parquet")
+    assert any("several labels" in line for line in lines)
 
 
 def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:

@@ -1,6 +1,5 @@
 """cl compare: the same images for both encoders, copies between the splits, the table, what it refuses."""
 
-import csv
 import shutil
 from pathlib import Path
 
@@ -9,12 +8,14 @@ import pytest
 import torch
 
 import cl
-from cl.features import paired
+from cl.features.correctness import correctness
+from cl.features.paired import judge
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
+from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import TRANSFORM, save_encoder, torchvision_network
-from tests.support.stages import Stage, answers
+from tests.support.stages import assert_refused, run_cl
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +43,11 @@ def test_both_encoders_see_the_same_images(data, tmp_path) -> None:
         files = sorted(data.glob(f"{split}/*/*.jpg"))
         features[split] = [encoder.embed(files).numpy() for encoder in encoders]
         labels[split] = np.array([file.parts[-2] for file in files])
-    expected = paired.compare(features["train"], labels["train"], features["val"], labels["val"], k=3)
+    scores = correctness(features["train"], labels["train"], features["val"], labels["val"], k=3)
+    expected = judge(scores)
     assert found.result == expected
     assert (found.train_images, found.val_images, found.classes, found.copies) == (16, 8, 2, 0)
-    with (tmp_path / "rows.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(tmp_path / "rows.csv")
     assert [row["measure"] for row in rows] == [row.measure for row in expected.rows]
     assert float(rows[-1]["low"]) == expected.overall.low
     for encoder, column in zip(encoders, ("a", "b"), strict=True):
@@ -67,9 +68,8 @@ def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_pa
         for file in sorted(tmp_path.glob("*/*/[0-9]*.jpg"))
     ]
     write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
-    grouped = cl.compare(
-        *both, train=tmp_path / "train", val=tmp_path / "val", labels=tmp_path / "labels.csv", k=3
-    )
+    labels, sides = tmp_path / "labels.csv", {"train": tmp_path / "train", "val": tmp_path / "val"}
+    grouped = cl.compare(*both, **sides, labels=labels, k=3)
     assert (grouped.result.groups, grouped.result.images) == (2, 8)
     assert "the images are of 2 groups" in grouped.result.sentence()
     with pytest.raises(ValueError, match="all 16 validation images are also training images; give others"):
@@ -88,26 +88,19 @@ def test_a_size_is_for_the_encoder_that_records_none(data, tmp_path) -> None:
 
 
 def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project, tmp_path) -> None:
-    a, b, c, train, val = (
-        str(data / name) for name in ("a.safetensors", "b.safetensors", "c.safetensors", "train", "val")
-    )
+    a, b, c = (data / f"{name}.safetensors" for name in "abc")
+    train, val = data / "train", data / "val"
     sides = "--train", train, "--val", val
-    arguments = {
-        (a, a, *sides): "cannot tell whether B is better than A: no difference on 8 images",
-        (a, b, *sides, "--k", "5"): "16 training images, 8 validation images, 2 classes",
-        (a, c, *sides): f"encoder B ({c}) gives all images the same features",
-        (a, b, "--train", f"{train}/robin", "--val", val): "none of the 8 images",
-        (a, b, "--train", f"{data}/none", "--val", val): "no file or folder",
-        (a, b, "--train", str(tmp_path), "--val", val): f"encoder A ({a}): no images in {tmp_path}",
-        (a, b, *sides, "--resize", "20", "--crop", "16"): "leave out --resize and --crop",
-        (a, b, *sides, "--to", "rows.txt"): "must be a file that ends in .csv or .parquet",
-        (a, f"{data}/none.pt", *sides): "none.pt",
+    said = run_cl("compare", a, a, *sides).stdout
+    assert "cannot tell whether B is better than A: no difference on 8 images" in said
+    assert "16 training images, 8 validation images, 2 classes" in said
+    mistakes = {
+        rf"encoder B \({c}\) gives all images the same features": [a, c, *sides],
+        "none of the 8 images": [a, b, "--train", train / "robin", "--val", val],
+        "no file or folder": [a, b, "--train", data / "none", "--val", val],
+        rf"encoder A \({a}\): no images in {tmp_path}": [a, b, "--train", tmp_path, "--val", val],
+        "leave out --resize and --crop": [a, b, *sides, "--resize", 20, "--crop", 16],
+        "must be a file that ends in .csv or .parquet": [a, b, *sides, "--to", "rows.txt"],
+        "none.pt": [a, data / "none.pt", *sides],
     }
-    stages = [Stage(("compare", *words), package="cl.commands") for words in arguments]
-    for number, (sentence, answer) in enumerate(
-        zip(arguments.values(), answers(project, stages), strict=True)
-    ):
-        printed = answer.stdout + answer.stderr
-        assert sentence in printed
-        assert "Traceback" not in printed
-        assert answer.code == (number > 1)
+    assert_refused(project, "compare", mistakes)

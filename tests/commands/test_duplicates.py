@@ -1,21 +1,19 @@
 """cl duplicates: planted copies among photographs, a warning across splits, and what it refuses."""
 
-import csv
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from PIL import Image as Picture
 
 import cl
-from cl.commands import main
 from cl.features import copies
 from cl.sources._shared import photographs
+from tests.support.files import read_csv
 from tests.support.resnets import save_encoder
+from tests.support.stages import assert_refused, run_cl
 
 PLANTED = ("astronaut", "chelsea", "china", "coffee", "flower")  # a copy of each, of one kind each
 
@@ -44,17 +42,11 @@ def planted(tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, encoder=encoder)
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(main, ["duplicates", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result.output
-
-
 def test_planted_copies_are_found_and_splits_that_share_images_are_reported(planted) -> None:
     to = planted.folder / "duplicates.csv"
     files = [planted.folder / f"{split}.parquet" for split in ("train", "val")]
-    output = run(*files, "--encoder", planted.encoder, "--to", to)
-    rows = list(csv.DictReader(to.open()))
+    output = run_cl("duplicates", *files, "--encoder", planted.encoder, "--to", to).output
+    rows = read_csv(to)
     groups: dict[str, set[str]] = {}
     for row in rows:
         groups.setdefault(row["group"], set()).add(row["name"])
@@ -101,33 +93,20 @@ def test_equal_files_are_one_group(planted, tmp_path) -> None:
     assert min(copy.cosine for copy in found) > 0.9999 and min(copy.agreement for copy in found) > 0.9999
 
 
-def missing_image(planted: SimpleNamespace, folder: Path) -> list[object]:
-    (folder / "images").mkdir()
+def test_bad_input_gets_one_sentence(planted, tmp_path) -> None:
+    parquet, array = planted.folder / "train.parquet", planted.folder / "train.npy"
+    (tmp_path / "without moon").mkdir()
     for path in (planted.folder / "train").iterdir():
         if path.stem != "moon":
-            (folder / "images" / path.name).symlink_to(path)
-    return [planted.folder / "train.parquet", "--images", folder / "images"]
-
-
-def one_image(planted: SimpleNamespace, folder: Path) -> list[object]:
-    cl.embed(planted.folder / "train/moon.png", encoder=planted.encoder, to=folder / "one.parquet")
-    return [folder / "one.parquet"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (missing_image, r"no image .*moon.png.*--images"),
-        (one_image, r"one.parquet has features of 1 image"),
-        (lambda x, _: [x.folder / "train.npy"], r"train.npy does not record the folder.*--images"),
-        (lambda x, _: [x.folder / "train.parquet", "--images", "nowhere"], r"no folder nowhere.*--images"),
-        (lambda x, empty: [x.folder / "train.parquet", "--images", empty], r"no image .*--images"),
-        (lambda x, _: 3 * [x.folder / "train.parquet"], r"found 3 files.*one, or those of training and"),
-    ],
-)
-def test_bad_input_gets_one_sentence(arguments, says, planted, tmp_path) -> None:
-    arguments = arguments(planted, tmp_path)
-    output = run(*arguments, "--encoder", planted.encoder, "--to", tmp_path / "nothing.csv", code=1)
-    error = output[output.index("Error: ") :]
-    assert re.search(says, error) and error.count("\n") == 1, output
+            (tmp_path / "without moon" / path.name).symlink_to(path)
+    cl.embed(planted.folder / "train/moon.png", encoder=planted.encoder, to=tmp_path / "one.parquet")
+    mistakes = {
+        r"no image .*moon.png.*--images": [parquet, "--images", tmp_path / "without moon"],
+        r"one.parquet has features of 1 image": [tmp_path / "one.parquet"],
+        r"train.npy does not record the folder.*--images": [array],
+        r"no folder nowhere.*--images": [parquet, "--images", "nowhere"],
+        r"found 3 files.*one, or those of training and": [parquet] * 3,
+    }
+    of = ["--encoder", planted.encoder, "--to", tmp_path / "nothing.csv"]
+    assert_refused(tmp_path, "duplicates", {says: [*words, *of] for says, words in mistakes.items()})
     assert not list(tmp_path.glob("nothing*"))

@@ -1,6 +1,5 @@
 """Features of images: complete, in order, and the same after kills and on several processes."""
 
-import csv
 import fcntl
 import os
 import signal
@@ -17,10 +16,11 @@ import torch
 
 import cl
 from cl.hub import feature_files
+from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
 from tests.support.resnets import save_encoder
-from tests.support.stages import Stage, answers, start
+from tests.support.stages import Stage, answers, assert_refused, start
 from tests.support.transformers import transformer
 
 READABLE, UNREADABLE = 600, 70  # in parts of 64, the first of which has no image that can be read
@@ -119,8 +119,7 @@ def test_features_are_those_of_encoder_embed_beside_their_names(whole, expected)
 
 
 def test_images_that_cannot_be_read_are_listed(whole) -> None:
-    with Path(f"{whole}.skipped.csv").open(newline="") as file:
-        rows = {row["name"]: row["reason"] for row in csv.DictReader(file)}
+    rows = {row["name"]: row["reason"] for row in read_csv(Path(f"{whole}.skipped.csv"))}
     assert len(rows) == UNREADABLE + 1
     assert rows["0/12.jpg"] == "ValueError: not an image, or an unsupported format"
     assert rows["folder 3/nowhere.png"] == "FileNotFoundError: No such file or directory"
@@ -212,44 +211,27 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk/a.jpg").write_bytes(b"no image")
     torch.save(transformer().state_dict(), tmp_path / "vit.pth")
-    to, of = f"{tmp_path}/features.npy", ("--encoder", str(encoder))
-    recorded = (str(images), "--to", to, *of, "--crop", "16", "--resize", "16")
-    small = ("--encoder", str(tmp_path / "vit.pth"), "--resize", "30", "--crop", "30")
+    to, of = ["--to", tmp_path / "features.npy"], ["--encoder", encoder]
+    small = ["--encoder", tmp_path / "vit.pth", "--resize", 30, "--crop", 30]
     mistakes = {
-        ("none", "--to", to): "no file or folder none; give images, a folder, a list or a table of images",
-        (str(tmp_path / "empty"), "--to", to, *of): "empty, found 1 with suffix .txt; give images",
-        (str(tmp_path / "junk"), "--to", to, *of): "can be read: ValueError: not an image, or an unsupported",
-        (
-            str(images),
-            "--to",
-            f"{tmp_path}/a.npy",
-            *of,
-            "--map",
-        ): "--map needs columns beside the features, but",
-        (
-            str(images),
-            "--to",
-            f"{tmp_path}/features.h5",
-        ): "must be a file that ends in .parquet, .npy or .csv",
-        (str(images), "--to", to): "models/backbone.safetensors does not exist; give a checkpoint",
-        (str(images), "--to", f"{tmp_path}/locked.npy", *of): "another process is writing",
-        (str(images), "--to", to, *of, "--prefix", "a."): "holds no encoder below 'a.', only below ''",
-        (str(images), "--to", f"{tmp_path}/notes.npy", *of): "notes.txt, which cl embed did not write",
-        (str(images), "--to", to, *small): "vit.pth does not take the images of 30 px from --crop (",
-        (str(images), "--to", to, *of, "--crop", "16"): "found --resize None with --crop 16; give both or",
-        (str(images), "--to", to, *of, "--crop", "16", "--resize", "8"): "crop=16 is larger than resize=8",
-        recorded: "records resize=20 and crop=16; leave",
+        "no file or folder none; give images, a folder, a list or a table of images": ["none", *to],
+        "empty, found 1 with suffix .txt; give images": [tmp_path / "empty", *to, *of],
+        "can be read: ValueError: not an image, or an unsupported": [tmp_path / "junk", *to, *of],
+        "--map needs columns beside the features, but": [images, "--to", tmp_path / "a.npy", *of, "--map"],
+        "must be a file that ends in .parquet, .npy or .csv": [images, "--to", tmp_path / "features.h5"],
+        "models/backbone.safetensors does not exist; give a checkpoint": [images, *to],
+        "another process is writing": [images, "--to", tmp_path / "locked.npy", *of],
+        "holds no encoder below 'a.', only below ''": [images, *to, *of, "--prefix", "a."],
+        "notes.txt, which cl embed did not write": [images, "--to", tmp_path / "notes.npy", *of],
+        r"vit.pth does not take the images of 30 px from --crop \(": [images, *to, *small],
+        "found --resize None with --crop 16; give both or": [images, *to, *of, "--crop", 16],
+        "crop=16 is larger than resize=8": [images, *to, *of, "--crop", 16, "--resize", 8],
+        "records resize=20 and crop=16; leave": [images, *to, *of, "--crop", 16, "--resize", 16],
     }
     (tmp_path / "notes.txt").write_text("of the user")
     (tmp_path / "locked.npy.partial").mkdir()
     with (tmp_path / "locked.npy.partial/lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
-        found = answers(
-            project, [Stage(("embed", *arguments), package="cl.commands") for arguments in mistakes]
-        )
-    for message, answer in zip(mistakes.values(), found, strict=True):
-        assert answer.code == 1, message
-        assert "Traceback" not in answer.stderr, answer.stderr
-        assert message in answer.stderr, answer.stderr
-    assert not Path(to).exists()
+        assert_refused(project, "embed", mistakes)
+    assert not to[1].exists()
     assert (tmp_path / "notes.txt").read_text() == "of the user"

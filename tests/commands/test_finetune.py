@@ -5,21 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image as Picture
 from sklearn.metrics import average_precision_score, log_loss
 
 import cl
-from cl.commands import main
 from cl.commands.classify import classify
 from cl.features.classifier import train
 from cl.hub import encoder as encoders
 from cl.hub import finetuning
+from cl.hub.labels import Targets
 from cl.networks import backbones
 from cl.networks.backbones.timm import Config
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
 from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.stages import run_cl
 
 CONFIG = Config(kind="timm", name="test_efficientnet", size=32, pool=None, drop_path=0, checkpointing=False)
 
@@ -51,15 +51,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> str:
-    answer = CliRunner().invoke(
-        main,
-        ["classify", "--images", "images", "--encoder", "gray.safetensors", "--finetune", *arguments],
-    )
-    assert answer.exit_code == 0, answer.output
-    return answer.output
-
-
 def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     before = (folder / "gray.safetensors").read_bytes()
     found = classify("labels.csv", "images", encoder="gray.safetensors", finetune=True, save="c.safetensors")
@@ -74,7 +65,8 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     again = classify(images="images", **pair)  # type: ignore[arg-type]
     np.testing.assert_array_equal(again.probabilities[30:], found.probabilities[30:])
     assert (folder / "gray.safetensors").read_bytes() == before
-    said = run("--labels", "labels.csv", "--save", "d.safetensors")
+    options = "--images images --encoder gray.safetensors --labels labels.csv --save d.safetensors"
+    said = run_cl("classify", "--finetune", *options.split()).output
     assert f"{found.finetuning.log_loss[0]:.3f} to {found.finetuning.log_loss[1]:.3f}" in said
     assert "d-encoder.safetensors" in said
     assert Path("d-encoder.safetensors").read_bytes() == Path("c-encoder.safetensors").read_bytes()
@@ -100,23 +92,19 @@ def test_the_comparison_counts_groups() -> None:
     rng = np.random.default_rng(0)
     targets = np.eye(3, dtype=bool)[rng.integers(3, size=20)]
     both = rng.dirichlet(np.ones(3), (2, 20))
-    images = finetuning.Labelled([], np.empty(0), targets, [], None, several=False)
-    found = finetuning._compared(images, *both)
+    found = finetuning._compared(Targets([], [], targets, None, []), *both)
     assert found.log_loss == pytest.approx([log_loss(targets, each) for each in both])
     assert found.accuracy == pytest.approx([100 * (p.argmax(1) == targets.argmax(1)).mean() for p in both])
     difference = np.log(both[1][targets] / both[0][targets])
     assert found.error == pytest.approx(difference.std(ddof=1) / np.sqrt(20))
-    copies = finetuning.Labelled(
-        [], np.empty(0), targets.repeat(3, 0), [], np.arange(20).repeat(3), several=False
-    )
+    copies = Targets([], [], targets.repeat(3, 0), np.arange(20).repeat(3), [])
     assert finetuning._compared(copies, *both.repeat(3, 1)).error == pytest.approx(found.error)
 
 
 def test_the_comparison_sums_over_labels() -> None:
     rng = np.random.default_rng(0)
     targets, both = rng.random((20, 3)) < 0.5, rng.random((2, 20, 3))
-    images = finetuning.Labelled([], np.empty(0), targets, [], None, several=True)
-    found = finetuning._compared(images, *both)
+    found = finetuning._compared(Targets([], [], targets, None, []), *both)
     each = [sum(log_loss(targets[:, c], p[:, c]) for c in range(3)) for p in both]
     assert found.log_loss == pytest.approx(each)
     assert found.accuracy == pytest.approx([100 * average_precision_score(targets, p) for p in both])

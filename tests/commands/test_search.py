@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 import cl
-from cl.commands import main
 from cl.hub import feature_files
 from tests.support.pictures import picture_file
 from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.stages import assert_refused, run_cl
 
 COUNT = 20
 ODD = "<b>&amp;.jpg"  # the name of an image
@@ -43,12 +42,6 @@ def searched(tmp_path_factory) -> SimpleNamespace:
     )
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(main, ["search", *map(str, arguments)])
-    assert result.exit_code == code, result.output
-    return result.stdout if code == 0 else result.output
-
-
 def test_images_find_the_largest_cosines(searched) -> None:
     """An image file, and a folder with another image."""
     (searched.folder / "more").mkdir()
@@ -65,8 +58,9 @@ def test_images_find_the_largest_cosines(searched) -> None:
 @pytest.mark.parametrize("file", ["features.parquet", "features.npy"])
 def test_a_name_needs_no_encoder_and_does_not_find_itself(file, searched) -> None:
     expected = np.argsort(-searched.unit @ searched.unit[3], kind="stable")
-    lines = run(searched.folder / file, "03.jpg", "--top", COUNT - 1, "--encoder", "missing").splitlines()
-    assert lines[:10] == run(searched.folder / file, "03.jpg").splitlines()
+    found = run_cl("search", searched.folder / file, "03.jpg", "--top", COUNT - 1, "--encoder", "missing")
+    lines = found.stdout.splitlines()
+    assert lines[:10] == run_cl("search", searched.folder / file, "03.jpg").stdout.splitlines()
     assert [line.split(" ", 1)[1] for line in lines] == [searched.names[i] for i in expected if i != 3]
     cosines = [float(line.split()[0]) for line in lines]
     np.testing.assert_allclose(cosines, np.sort(searched.unit @ searched.unit[3])[::-1][1:], atol=6e-4)
@@ -82,7 +76,7 @@ def test_a_name_comes_before_a_file_here(searched, tmp_path, monkeypatch, capsys
     picture_file(tmp_path / "03.jpg", 5)
     np.testing.assert_array_equal(cl.search(searched.path, "03.jpg").positions, expected)
     assert "features.parquet; ./03.jpg is the file here" in capsys.readouterr().err
-    found = run(searched.path, "./03.jpg", "--encoder", searched.encoder)
+    found = run_cl("search", searched.path, "./03.jpg", "--encoder", searched.encoder).stdout
     assert found.startswith("1.000 05.jpg")
 
 
@@ -90,7 +84,7 @@ def test_files_of_features_are_queries_and_results_are_tables(searched) -> None:
     tables = {}
     for suffix in (".csv", ".parquet"):
         to = searched.folder / f"found{suffix}"
-        run(searched.path, searched.path, "--top", 2, "--to", to)
+        run_cl("search", searched.path, searched.path, "--top", 2, "--to", to)
         tables[suffix] = pq.read_table(to) if suffix == ".parquet" else pa.csv.read_csv(to)
     rows = tables[".parquet"].to_pylist()
     assert tables[".csv"].to_pylist() == rows
@@ -110,17 +104,8 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     gone = searched.folder / "images/07.jpg"
     content = gone.read_bytes()
     gone.unlink()
-    run(
-        searched.path,
-        "03.jpg",
-        searched.folder / "new",
-        "--top",
-        19,
-        "--encoder",
-        searched.encoder,
-        "--to",
-        to,
-    )
+    of = ["--encoder", searched.encoder]
+    run_cl("search", searched.path, "03.jpg", searched.folder / "new", "--top", 19, *of, "--to", to)
     gone.write_bytes(content)
     page = to.read_text(encoding="utf-8")
     sources = re.findall(r'src="([^"]*)"', page)
@@ -138,98 +123,44 @@ def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, mo
     assert page.read_text(encoding="utf-8").count("data:image") == 3 * COUNT
 
 
-def other_encoder(searched: SimpleNamespace) -> list[object]:
-    save_encoder(searched.folder / "other.safetensors", seed=1)
-    return [searched.path, searched.folder / "new", "--encoder", searched.folder / "other.safetensors"]
-
-
-def other_transform(searched: SimpleNamespace) -> list[object]:
-    metadata = {"transform": TRANSFORM.model_copy(update={"resize": 40}).model_dump_json()}
-    save_encoder(searched.folder / "resized.safetensors", metadata=metadata)
-    return [searched.path, searched.folder / "new", "--encoder", searched.folder / "resized.safetensors"]
-
-
-def written(searched: SimpleNamespace, features: np.ndarray, notes: dict[str, str] | None = None) -> Path:
-    path = searched.folder / "written.parquet"
-    writer = feature_files.Parquet(path, features.shape[1:], notes or {})
-    writer.append([f"{number}.jpg" for number in range(len(features))], features)
-    writer.close()
+def written(path: Path, features: np.ndarray, notes: dict[str, str] | None = None) -> Path:
+    with closing(feature_files.writer(path, features.shape[1:], notes or {})) as file:
+        file.append([f"{number}.jpg" for number in range(len(features))], features.astype(np.float32))
     return path
 
 
-def no_image(searched: SimpleNamespace) -> list[object]:
-    np.save(searched.folder / "none.npy", np.ones((0, 512), np.float32))
-    (searched.folder / "none.txt").touch()
-    return [searched.folder / "none.npy", "1.jpg"]
-
-
-def not_finite(searched: SimpleNamespace) -> list[object]:
-    features = searched.unit[:5].astype(np.float32)
-    features[3, 2] = np.nan
-    return [written(searched, features), "1.jpg"]
-
-
-def other_width(searched: SimpleNamespace) -> list[object]:
-    return [
-        written(searched, np.ones((3, 7), np.float32)),
-        searched.folder / "new",
-        "--encoder",
-        searched.encoder,
-    ]
-
-
-def other_program(searched: SimpleNamespace) -> list[object]:
-    pq.write_table(pa.table({"path": ["a.jpg"], "embedding": [[1.0]]}), searched.folder / "their.parquet")
-    return [searched.folder / "their.parquet", "a.jpg"]
-
-
-def other_features_as_query(searched: SimpleNamespace) -> list[object]:
-    return [searched.path, written(searched, np.ones((3, 512), np.float32), {"sha256": "0" * 64})]
-
-
-def damaged_query(searched: SimpleNamespace) -> list[object]:
-    (searched.folder / "damaged.parquet").write_bytes(b"PAR1")
-    return [searched.path, searched.folder / "damaged.parquet", "--encoder", searched.encoder]
-
-
-def empty_folder(searched: SimpleNamespace) -> list[object]:
-    (searched.folder / "empty").mkdir(exist_ok=True)
-    return [searched.path, searched.folder / "empty", "--encoder", searched.encoder]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (other_encoder, r"features.parquet came from another encoder .*not from .*other.safetensors.*embed"),
-        (other_transform, r"another transform .*resized.safetensors \(resize: 20 and 40\)"),
-        (
-            lambda x: [x.path, x.folder / "new"],
-            r"backbone.safetensors does not exist; name the encoder .* of .*features.parquet with --encoder",
-        ),
-        (other_width, r"7 features per image, but .*encoder.safetensors gives 512"),
-        (not_finite, r"3.jpg in .* not finite; embed"),
-        (other_program, r"their.parquet is not a file of features"),
-        (other_features_as_query, r"different encoders.*embed the images of both"),
-        (empty_folder, r"no images.*empty"),
-        (no_image, r"none.npy has features of no image"),
-        (lambda x: [x.path, "03.jpg", "--top", COUNT], rf"top={COUNT}.* {COUNT - 1} images to find"),
-        (lambda x: [x.path, "robin.jpg"], r"no file robin.jpg, and no image of that name"),
-        (lambda x: [x.folder / "missing.parquet", "a"], r"missing.parquet.*cl embed"),
-        (damaged_query, r"damaged.parquet cannot be read as a table"),
-    ],
-)
-def test_bad_input_gets_one_sentence(arguments, says, searched) -> None:
-    to = searched.folder / "nothing.csv"
-    output = run(*arguments(searched), "--to", to, code=1)
-    error = output[output.index("Error: ") :]
-    assert re.search(says, error) and error.count("\n") == 1, output
-    assert not list(searched.folder.glob("nothing*"))
-
-
-def test_another_suffix_is_refused(searched) -> None:
-    assert re.search(
-        r"page.pdf .*\.html, \.csv or \.parquet", run(searched.path, "03.jpg", "--to", "page.pdf", code=1)
-    )
+def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
+    path, new, of = searched.path, searched.folder / "new", ["--encoder", searched.encoder]
+    other, resized = tmp_path / "other.safetensors", tmp_path / "resized.safetensors"
+    save_encoder(other, seed=1)
+    transform = TRANSFORM.model_copy(update={"resize": 40})
+    save_encoder(resized, metadata={"transform": transform.model_dump_json()})
+    infinite = searched.unit[:5].copy()
+    infinite[3, 2] = np.inf
+    pq.write_table(pa.table({"path": ["a.jpg"], "embedding": [[1.0]]}), tmp_path / "their.parquet")
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    (tmp_path / "empty").mkdir()
+    foreign = written(tmp_path / "foreign.parquet", searched.unit[:3], {"sha256": "0" * 64})
+    narrow = written(tmp_path / "narrow.parquet", searched.unit[:3, :7])
+    mistakes = {
+        r"came from another encoder .*not from .*other.safetensors.*embed": [path, new, "--encoder", other],
+        r"another transform .*resized.safetensors \(resize: 20 and 40\)": [path, new, "--encoder", resized],
+        r"does not exist; name the encoder .* of .*features.parquet with --encoder": [path, new],
+        r"7 features per image, but .*encoder.safetensors gives 512": [narrow, new, *of],
+        r"3.jpg in .* not finite; embed": [written(tmp_path / "infinite.parquet", infinite), "1.jpg"],
+        r"their.parquet is not a file of features": [tmp_path / "their.parquet", "a.jpg"],
+        r"different encoders.*embed the images of both": [path, foreign],
+        r"no images.*empty": [path, tmp_path / "empty", *of],
+        r"none.npy has features of no image": [written(tmp_path / "none.npy", np.ones((0, 512))), "1.jpg"],
+        rf"top={COUNT}.* {COUNT - 1} images to find": [path, "03.jpg", "--top", COUNT],
+        r"no file robin.jpg, and no image of that name": [path, "robin.jpg"],
+        r"missing.parquet.*cl embed": [tmp_path / "missing.parquet", "a"],
+        r"page.pdf .*\.html, \.csv or \.parquet": [path, "03.jpg", "--to", "page.pdf"],
+        r"damaged.parquet cannot be read as a table": [path, tmp_path / "damaged.parquet", *of],
+    }
+    to = tmp_path / "nothing.csv"
+    assert_refused(tmp_path, "search", {says: ["--to", to, *words] for says, words in mistakes.items()})
+    assert not list(tmp_path.glob("nothing*"))
 
 
 def test_an_encoder_that_records_no_size_gets_that_of_the_features(searched) -> None:

@@ -136,9 +136,7 @@ def fail(store, monkeypatch) -> Callable[[Exception], None]:
 
 def test_an_error_of_nccl_is_told_with_its_cause(fail) -> None:
     error = dist.DistBackendError(NCCL.format("remote process exited", "NET/IB: completion\nwith status=12"))
-    told = (
-        r"lost contact .*94, remote process exited, NCCL version 2.28.9 NET/IB: completion with status=12\)"
-    )
+    told = r"lost contact .*94, remote process exited, NCCL version 2.28.9 NET/IB: completion .*status=12\)"
     with pytest.raises(ValueError, match=told):
         fail(error)
 

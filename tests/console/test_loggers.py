@@ -75,9 +75,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(name, tmp_
         module for module in sys.modules if module.startswith(("cl.console.loggers.", "torch.utils.tensor"))
     ]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(
-        ValueError, match=rf"^CL_LOG={name} needs a package \(.*\): run `pip install {name}`$"
-    ):
+    with pytest.raises(ValueError, match=rf"^CL_LOG={name} needs .* \(.*\): run `pip install {name}`$"):
         Loggers([name], tmp_path, dict)
 
 

@@ -14,27 +14,18 @@ from cl.console.progress import Progress
 from cl.console.wording import duration
 
 
-def test_progress_in_a_log_file_shows_the_time_left(monkeypatch) -> None:
+@pytest.mark.parametrize("kept", [0, 80])
+def test_progress_in_a_log_file_shows_the_time_left(kept, monkeypatch) -> None:
+    """Kept work does not shorten it."""
     file = io.StringIO()
     monkeypatch.setattr(progress, "RARELY", 0.0)
-    with Progress("prepare", Console(file=file)).count(30, "images") as report:
+    with Progress("prepare", Console(file=file)).count(kept + 30, "images") as report:
+        report(kept, kept=True)
         time.sleep(0.6)
         report(10)
         report(20)  # nothing is left, so that no line is needed
-    assert file.getvalue().splitlines() == [
-        "prepare: 30 images",
-        "prepare: 10 of 30 images, 1 s left",
-    ]
-
-
-def test_kept_work_does_not_shorten_the_time_left(monkeypatch) -> None:
-    file = io.StringIO()
-    monkeypatch.setattr(progress, "RARELY", 0.0)
-    with Progress("prepare", Console(file=file)).count(100, "images") as report:
-        report(80, kept=True)
-        time.sleep(0.6)
-        report(10)
-    assert file.getvalue().splitlines() == ["prepare: 100 images", "prepare: 90 of 100 images, 1 s left"]
+    left = f"prepare: {kept + 10} of {kept + 30} images, 1 s left"
+    assert file.getvalue().splitlines() == [f"prepare: {kept + 30} images", left]
 
 
 def test_progress_in_a_log_file_is_rare() -> None:

@@ -10,15 +10,9 @@ from cl.sources._shared.trees import wrong_suffix
 def test_messages_that_differ_in_numbers_are_one_reason() -> None:
     """Numbers that are the same in all of them stay; another reason with as many numbers is not mixed in."""
     found = Counter({f"{number} of 512 bytes": number for number in range(1, 101)})
-    found |= Counter(
-        {"60x70 px, at most 50": 2, "60x80 px, at most 50": 3, "N of 512 bytes, cut": 1, "no": 4}
-    )
-    assert grouped(found) == {
-        "N of 512 bytes": 5050,
-        "60xN px, at most 50": 5,
-        "N of 512 bytes, cut": 1,
-        "no": 4,
-    }
+    others = {"N of 512 bytes, cut": 1, "no": 4}
+    found |= Counter({"60x70 px, at most 50": 2, "60x80 px, at most 50": 3, **others})
+    assert grouped(found) == {"N of 512 bytes": 5050, "60xN px, at most 50": 5, **others}
 
 
 def test_a_literal_n_is_no_number() -> None:

@@ -1,8 +1,5 @@
 """The predictions that an evaluation leaves behind, and its pictures of the worst classes."""
 
-import csv
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,11 +7,7 @@ from PIL import Image
 
 from cl.data.views import centre
 from cl.evaluations import Context, labels_of, write_predictions
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+from tests.support.files import read_csv
 
 
 @pytest.fixture
@@ -29,10 +22,10 @@ def predicted(context: Context) -> torch.Tensor:
 
 
 def test_predictions_name_every_labelled_image_once(context, predicted) -> None:
-    rows = read(context.out / "predictions.csv")
+    rows = read_csv(context.out / "predictions.csv")
     assert [row["image"] for row in rows] == [key.decode() for key in context.val.keys]
     assert [row["predicted"] for row in rows] == [context.classes[number] for number in predicted]
-    for line in read(context.out / "classes.csv"):
+    for line in read_csv(context.out / "classes.csv"):
         own = [row for row in rows if row["truth"] == line["class"]]
         right = sum(row["predicted"] == row["truth"] for row in own)
         assert (len(own), float(line["top1"])) == (
@@ -42,7 +35,7 @@ def test_predictions_name_every_labelled_image_once(context, predicted) -> None:
 
 
 def test_the_worst_classes_are_shown_with_what_they_were_taken_for(context, predicted) -> None:
-    rows = read(context.out / "worst/pictures.csv")
+    rows = read_csv(context.out / "worst/pictures.csv")
     worst, second = context.classes[5], context.classes[2]
     titles = list(dict.fromkeys(row["title"] for row in rows))
     assert titles[0] == f"{worst}: 100 % wrong"

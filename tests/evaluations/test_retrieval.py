@@ -1,7 +1,5 @@
 """Instance retrieval, against a loop over all images."""
 
-import csv
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ from cl.config import check
 from cl.data.reader import Reader
 from cl.data.views import RandomNumbers, View, centre, random_crop_box, resize
 from cl.evaluations import retrieval
+from tests.support.files import read_csv
 from tests.support.project import TINY, compose
 from tests.support.tiny import evaluated
 
@@ -65,8 +64,7 @@ def test_an_image_counts_as_found_if_it_is_among_the_nearest(
     context = evaluated(reader, reader, params, Colour(), tmp_path)
     metrics = retrieval.evaluate(config, context)
     expected = nearest_places(config, reader, params)
-    with (tmp_path / "images.csv").open() as file:
-        found = {row["image"]: row["place"] for row in csv.DictReader(file)}
+    found = {row["image"]: row["place"] for row in read_csv(tmp_path / "images.csv")}
     assert len(found) == 20
     shown = {key: str(place) if place <= 5 else "" for key, place in expected.items()}
     agreeing = sum(place == shown[key] for key, place in found.items())

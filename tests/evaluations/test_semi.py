@@ -4,13 +4,10 @@ import hashlib
 import shlex
 import subprocess
 import sys
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from cl import config
@@ -19,6 +16,7 @@ from cl.evaluations import semi
 from cl.runtime.registry import module_of
 from tests.support.archives import write_and_read, write_imagenet_folders
 from tests.support.project import ROOT, compose
+from tests.support.server import Server
 from tests.support.tiny import evaluated
 
 URL = "https://example.org/1percent.txt"
@@ -48,20 +46,12 @@ def listing(tmp_path: Path, names: list[str], **changes: object) -> semi.Config:
     path = tmp_path / "list.txt"
     path.write_text("".join(f"{name}\n" for name in names))
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
-    return shipped(tmp_path).model_copy(
-        update={"list": str(path), "list_md5": md5, "list_url": URL} | changes
-    )
+    named = {"list": str(path), "list_md5": md5, "list_url": URL}
+    return shipped(tmp_path).model_copy(update=named | changes)
 
 
 def keys(reader: Reader, positions) -> list[str]:  # type: ignore[no-untyped-def]
     return sorted(reader.keys[position].decode() for position in positions)
-
-
-def test_a_fraction_of_each_class_is_rounded_and_at_least_one() -> None:
-    labels = np.repeat([0, 1, 2], [18, 12, 2])
-    chosen = semi.stratified(labels, 0.1, seed=0)
-    assert np.bincount(labels[chosen]).tolist() == [2, 1, 1]
-    assert chosen.tolist() == sorted(set(chosen))
 
 
 def test_a_list_names_the_labels(tmp_path, readers) -> None:
@@ -98,30 +88,11 @@ def test_a_list_with_another_hash_is_refused(tmp_path, readers) -> None:
         semi.listed(settings.model_copy(update={"list_url": None}), readers[0])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"fraction": 0.1}, "fraction=0.1, list=data/imagenet_1percent.txt: set exactly one"),
-        ({"list": None, "list_md5": None, "list_url": None}, "fraction=None, list=None: set exactly one"),
-        ({"list_md5": None}, "list=data/imagenet_1percent.txt, list_md5=None: set both"),
-        ({"fraction": 0.1, "list": None, "list_url": None}, "list=None, list_md5=b61c91.*: set both"),
-        ({"fraction": 0.1, "list": None, "list_md5": None}, "list_url=https.* has no effect without a list"),
-        ({"list_md5": "b61c"}, "list_md5='b61c'"),
-    ],
-)
-def test_a_list_and_a_fraction_exclude_each_other(changes, message, tmp_path) -> None:
-    values = compose(tmp_path, "evaluation=[semi_1_fastmoco]")
-    values["evaluations"]["semi_1_fastmoco"] |= changes
-    with pytest.raises(ValueError, match=message):
-        config.check(values)
-
-
 def test_evaluation_trains_on_the_listed_labels_only(tmp_path, readers, here, quiet, tiny_backbone) -> None:
     params = config.check(compose(tmp_path, "dataset.resize=32", "dataset.crop=32"))
     context = evaluated(*readers, params, tiny_backbone, tmp_path)
-    settings = listing(
-        tmp_path, NAMES, optim=params.evaluations["semi_1"].optim.model_copy(update={"epochs": 2})
-    )
+    optim = params.evaluations["semi_1"].optim.model_copy(update={"epochs": 2})
+    settings = listing(tmp_path, NAMES, optim=optim)
     assert semi.evaluate(settings, context)["backbone"]["labels"] == 4
     assert sorted((tmp_path / "labels.txt").read_text().split()) == sorted(
         f"{n.split('_')[0]}/{n[:-5]}" for n in NAMES
@@ -142,34 +113,24 @@ def test_the_shipped_lists_are_simclrs(percent, md5, tmp_path) -> None:
     assert subprocess.run(["git", "check-ignore", "-q", settings.list], cwd=ROOT).returncode == 0
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_the_command_in_the_message_fetches_the_list(tmp_path, readers, monkeypatch) -> None:
     """With DVC itself, from a server on loopback."""
     settings = listing(tmp_path, NAMES)
     served, project = tmp_path / "served", tmp_path / "project"
-    (project / "data").mkdir(parents=True)
+    (project / ".dvc").mkdir(parents=True)
+    (project / ".dvc/config").write_text("[core]\n    no_scm = True\n")  # as `dvc init --no-scm` does
+    (project / "data").mkdir()
     served.mkdir()
     Path(settings.list).rename(served / "1percent.txt")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=served))
-    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-    url = f"http://127.0.0.1:{server.server_port}/1percent.txt"
-    settings = settings.model_copy(update={"list": "data/imagenet_1percent.txt", "list_url": url})
     monkeypatch.chdir(project)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    (project / ".dvc").mkdir()
-    (project / ".dvc" / "config").write_text("[core]\n    no_scm = True\n")  # as `dvc init --no-scm` does
-    try:
+    with closing(Server(served)) as server:
+        here = {"list": "data/imagenet_1percent.txt", "list_url": f"{server.url}/1percent.txt"}
+        settings = settings.model_copy(update=here)
         with pytest.raises(ValueError, match="`dvc import-url .*`") as error:
             semi.listed(settings, readers[0])
         command = shlex.split(str(error.value).split("`")[1])
         assert command[0] == "dvc"
         subprocess.run([sys.executable, "-m", "dvc", *command[1:], "-q"], check=True)
-        assert len(semi.listed(settings, readers[0])) == 4
-    finally:
-        server.shutdown()
-        server.server_close()
+    assert len(semi.listed(settings, readers[0])) == 4

@@ -30,37 +30,37 @@ class CountingReader(Reader):
         return super().pixels(position)
 
 
-def test_extract_follows_the_index_and_restores_the_mode(shard_folder, params, tiny_backbone, here) -> None:
-    reader = Reader(shard_folder, "val")
+@pytest.fixture
+def images(shard_folder, params) -> EvalSet:
+    return EvalSet(Reader(shard_folder, "val"), transform(params.dataset))
+
+
+def test_extract_follows_the_index_and_restores_the_mode(images, tiny_backbone, here) -> None:
     backbone = tiny_backbone.train()
-    features = extract(backbone, EvalSet(reader, transform(params.dataset)), here)
+    features = extract(backbone, images, here)
     assert features.shape == (60, 8)
     assert backbone.training
-    some = extract(backbone, EvalSet(reader, transform(params.dataset), np.array([41, 3])), here)
+    some = extract(backbone, EvalSet(images.reader, images.transform, np.array([41, 3])), here)
     torch.testing.assert_close(some, features[[41, 3]])
 
 
-def test_the_progress_of_a_long_split_is_shown(
-    shard_folder, params, tiny_backbone, here, monkeypatch
-) -> None:
-    reader, file = Reader(shard_folder, "val"), io.StringIO()
+def test_the_progress_of_a_long_split_is_shown(images, tiny_backbone, here, monkeypatch) -> None:
+    file = io.StringIO()
     count = Progress("knn", Console(file=file)).count
-    extract(tiny_backbone, EvalSet(reader, transform(params.dataset)), here, count=count)
+    extract(tiny_backbone, images, here, count=count)
     assert file.getvalue() == "", "few images take no time"
     for name, value in {"FEW": 50, "BATCH": 20}.items():
         monkeypatch.setattr(extraction, name, value)
     monkeypatch.setattr(progress, "RARELY", 0.0)
-    extract(tiny_backbone, EvalSet(reader, transform(params.dataset)), here, count=count)
+    extract(tiny_backbone, images, here, count=count)
     first, *others = file.getvalue().splitlines()
     assert first == "knn: 60 images to encode"
-    assert [line.split(",")[0] for line in others] == [
-        f"knn: {done} of 60 images to encode" for done in (20, 40)
-    ]
+    expected = [f"knn: {done} of 60 images to encode" for done in (20, 40)]
+    assert [line.split(",")[0] for line in others] == expected
 
 
-def test_reading_a_split_waits_for_the_gpu_only_at_its_end(shard_folder, params, monkeypatch) -> None:
+def test_reading_a_split_waits_for_the_gpu_only_at_its_end(images, monkeypatch) -> None:
     monkeypatch.setattr(extraction, "BATCH", 20)
-    images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset))
     with FakeGpu() as gpu:
         backbone = TinyBackbone().to(GPU)
         gpu.clear()
@@ -71,13 +71,13 @@ def test_reading_a_split_waits_for_the_gpu_only_at_its_end(shard_folder, params,
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_features_that_are_not_finite_are_refused(value, shard_folder, params, tiny_backbone, here) -> None:
+def test_features_that_are_not_finite_are_refused(value, images, tiny_backbone, here) -> None:
     """Those of one image: all others would be its neighbours, or none."""
 
     def spoil(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         output[7, 3] = value
 
-    images = EvalSet(Reader(shard_folder, "val"), transform(params.dataset), np.arange(20, 60))
+    images = EvalSet(images.reader, images.transform, np.arange(20, 60))
     hook = tiny_backbone.register_forward_hook(spoil)
     with pytest.raises(FloatingPointError, match=f"1 of 40 images .* {images.reader.keys[27].decode()}:"):
         extract(tiny_backbone, images, here)
@@ -103,10 +103,10 @@ def test_cached_images_are_read_once(shard_folder, params, monkeypatch, workers)
     assert [sum(map(len, images)) for images in cache.values()] == [60, 48]
 
 
-def test_only_images_that_take_little_memory_are_cached(shard_folder, params, here, monkeypatch) -> None:
-    reader, size = Reader(shard_folder, "val"), 60 * 3 * 32 * 32
+def test_only_images_that_take_little_memory_are_cached(images, here, monkeypatch) -> None:
+    size = 60 * 3 * 32 * 32
     for limit, batches in ((size, 1), (size - 1, 0)):
         monkeypatch.setattr(extraction, "ON_CPU", limit)
         cache: Cache = {}
-        extract(TinyBackbone(), EvalSet(reader, transform(params.dataset)), here, cache=cache)
+        extract(TinyBackbone(), images, here, cache=cache)
         assert len(cache) == batches

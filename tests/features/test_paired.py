@@ -5,7 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from cl.features.paired import compare, interval, judge, means_of_halves
+from cl.features.correctness import correctness
+from cl.features.paired import Comparison, interval, judge, means_of_halves
 
 
 def scores(differences: np.ndarray) -> dict[str, np.ndarray]:
@@ -137,12 +138,16 @@ def test_the_mean_of_the_measures_decides() -> None:
     labels = rng.permutation(np.repeat(["wren", "robin", "owl"], 100))
     features = np.eye(3)[np.unique(labels, return_inverse=True)[1]] + rng.normal(0, 0.3, (300, 3))
     noisy = features + rng.normal(0, 0.6, (300, 3))
-    found = compare((features[:100], noisy[:100]), labels[:100], (features[100:], noisy[100:]), labels[100:])
+
+    def compared(a: np.ndarray, b: np.ndarray) -> Comparison:
+        return judge(correctness((a[:100], b[:100]), labels[:100], (a[100:], b[100:]), labels[100:]))
+
+    found = compared(features, noisy)
     assert found.verdict == "worse"
     *rows, mean = found.rows
     assert len(rows) == 5
     assert mean.difference == pytest.approx(np.mean([row.difference for row in rows]))
     assert mean.a == pytest.approx(np.mean([row.a for row in rows]))
-    same = compare((noisy[:100], noisy[:100]), labels[:100], (noisy[100:], noisy[100:]), labels[100:])
+    same = compared(noisy, noisy)
     assert same.verdict == "cannot tell"
     assert {row.difference for row in same.rows} == {0}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import cl
 from cl.hub import foreign
 from cl.hub.encoder import IMAGENET
-from cl.networks.backbones.timm import Config
 from cl.training import start
+from tests.support import backbones as tiny
 from tests.support.transformers import below, randomised
 from tests.support.transformers import transformer as plain_transformer
 
@@ -66,9 +66,7 @@ def test_a_checkpoint_of_timms_training_names_its_network(tmp_path) -> None:
     torch.save(content, tmp_path / "last.pth.tar")
     found = foreign.load(f"{tmp_path}/last.pth.tar")
     torch.testing.assert_close(found.network(IMAGES), pooled(theirs), rtol=0, atol=1e-6)
-    config = Config(
-        kind="timm", name="test_efficientnet", size=64, pool=None, drop_path=0, checkpointing=False
-    )
+    config = tiny.config("test_efficientnet")
     with pytest.raises(ValueError, match="a test_convnext, but backbone is a test_efficientnet;"):
         start.from_backbone(found.network, found.config, {}).load_backbone(found.network, config)
 

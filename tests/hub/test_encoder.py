@@ -10,15 +10,9 @@ from PIL import Image
 
 import cl
 from cl.hub.encoder import IMAGENET, Encoder
+from tests.support import resnets
 from tests.support.pictures import photograph, picture_file
-from tests.support.resnets import (
-    IMAGES,
-    TRANSFORM,
-    features,
-    put_torchvision_weights,
-    save_encoder,
-    torchvision_network,
-)
+from tests.support.resnets import IMAGES, TRANSFORM, save_encoder, torchvision_network
 
 
 @pytest.fixture
@@ -33,28 +27,19 @@ def test_it_has_the_weights_and_the_transform_of_its_file(encoder, tmp_path) -> 
     assert encoder.width == 512
     assert not encoder.training
     assert all(torch.equal(value, tensors[name]) for name, value in encoder.network.state_dict().items())
+    with pytest.raises(ValueError, match="holds no encoder below 'second.'"):
+        cl.load(tmp_path / "again.safetensors", prefix="second.")
 
 
-def test_paths_pictures_lists_and_tensors_give_the_same_features(encoder, tmp_path) -> None:
-    paths = [picture_file(tmp_path / f"{seed}.jpg", seed, (50, 40)) for seed in range(5)]
-    together = encoder.embed(torch.stack([encoder.transform(path) for path in paths]))
-    assert (together.shape, together.dtype) == ((5, 512), torch.float32)
-    assert len({row.sum().item() for row in together}) == 5
-    torch.testing.assert_close(encoder.embed(paths, batch_size=2), together)
-    torch.testing.assert_close(encoder.embed(str(paths[3])), together[3:4])
-    picture = photograph()
-    torch.testing.assert_close(
-        encoder.embed([picture, paths[1]]), torch.cat([encoder.embed(picture), together[1:2]])
-    )
-    assert encoder.embed([]).shape == (0, 512)
-
-
-def test_arrays_iterables_and_other_precisions_give_the_same_features(encoder, tmp_path) -> None:
+def test_all_kinds_of_images_and_precisions_give_the_same_features(encoder, tmp_path) -> None:
     paths = [picture_file(tmp_path / f"{seed}.png", seed, (50, 40)) for seed in range(3)]
-    expected = encoder.embed(paths)
+    tensors = torch.stack([encoder.transform(path) for path in paths])
+    expected = encoder.embed(tensors)
+    assert (expected.shape, expected.dtype) == ((3, 512), torch.float32)
+    assert len({row.sum().item() for row in expected}) == 3
     pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
     for images in (
-        sorted(tmp_path.glob("*.png")),
+        paths,
         (path for path in paths),
         iter(paths),
         np.array([str(path) for path in paths]),
@@ -65,17 +50,18 @@ def test_arrays_iterables_and_other_precisions_give_the_same_features(encoder, t
         [paths[0], Image.open(paths[1]), pixels[2]],
     ):
         torch.testing.assert_close(encoder.embed(images, batch_size=2), expected)
-    torch.testing.assert_close(encoder.embed(pixels[0]), expected[:1])
+    for image in (str(paths[0]), Image.open(paths[0]), pixels[0]):
+        torch.testing.assert_close(encoder.embed(image), expected[:1])
     rgba = np.dstack([pixels[0], pixels[0, :, :, 0]])
     Image.fromarray(rgba).save(tmp_path / "rgba.png")
     of_file = encoder.embed(tmp_path / "rgba.png")
     torch.testing.assert_close(encoder.embed([rgba, Image.fromarray(rgba)]), of_file.expand(2, -1))
     gray = pixels[0, :, :, 0]
     torch.testing.assert_close(encoder.embed(gray), encoder.embed(np.stack([gray] * 3, 2)))
-    tensors = torch.stack([encoder.transform(path) for path in paths])
+    for none in ([], iter([]), tensors[:0]):
+        assert encoder.embed(none).shape == (0, 512)
     torch.testing.assert_close(encoder.embed(tensors.double()), expected)
     torch.testing.assert_close(encoder.embed(tensors.half()), expected, rtol=0.05, atol=0.05)
-    assert encoder.embed(iter([])).shape == encoder.embed(tensors[:0]).shape == (0, 512)
     encoder.half()
     torch.testing.assert_close(encoder.embed(paths), expected, rtol=0.05, atol=0.05)
 
@@ -134,26 +120,18 @@ def test_files_of_other_programs_get_the_transform_of_imagenet(tmp_path, monkeyp
     torch.save(theirs.state_dict(), tmp_path / "theirs.pth")
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()
-    put_torchvision_weights(theirs, tmp_path / "checkpoints", monkeypatch)
+    resnets.put_torchvision_weights(theirs, tmp_path / "checkpoints", monkeypatch)
     for name in (str(tmp_path / "theirs.pth"), "torchvision:resnet18"):
         encoder = cl.load(name)
         assert encoder.transform == IMAGENET
-        torch.testing.assert_close(encoder.embed(IMAGES), features(theirs), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(encoder.embed(IMAGES), resnets.features(theirs), rtol=1e-4, atol=1e-4)
     picture = photograph(300, 400)
     assert encoder.transform(picture).shape == (3, 224, 224)
     encoder.transform = encoder.transform.model_copy(update={"resize": 64, "crop": 64})
     assert encoder.transform(picture).shape == (3, 64, 64)
 
 
-def test_mistakes_are_answered_in_one_sentence(encoder, tmp_path) -> None:
-    with pytest.raises(ValueError, match="none.safetensors does not exist; give a checkpoint"):
-        cl.load(tmp_path / "none.safetensors")
-    with pytest.raises(ValueError, match="holds no encoder below 'second.', only below ''"):
-        cl.load(tmp_path / "backbone.safetensors", prefix="second.")
-    for wrong in (
-        torch.zeros(3, 32, 32),
-        torch.zeros(2, 1, 32, 32),
-        torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
-    ):
-        with pytest.raises(ValueError, match=r"expected transformed images \(N, 3, S, S\)"):
-            encoder.embed(wrong)
+def test_tensors_that_are_not_transformed_images_are_refused(encoder) -> None:
+    for shape, dtype in (((3, 32, 32), "float32"), ((2, 1, 32, 32), "float32"), ((2, 3, 8, 8), "uint8")):
+        with pytest.raises(ValueError, match=rf"torch.{dtype} .* expected transformed images \(N, 3, S, S\)"):
+            encoder.embed(torch.zeros(shape, dtype=getattr(torch, dtype)))

@@ -1,5 +1,7 @@
 """Exports: other libraries read them and compute the same features."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -9,8 +11,9 @@ from cl import config
 from cl.data.transform import Transform
 from cl.hub import export, foreign
 from cl.networks import backbones
-from cl.networks.backbones.resnet import Config
+from cl.networks.backbones import BackboneConfig
 from cl.runtime.tensor_files import load_tensors
+from tests.support.backbones import residual
 from tests.support.project import compose
 from tests.support.resnets import IMAGES, detectron2_network, features
 
@@ -27,9 +30,7 @@ KINDS = [
 
 def ours(kind: str = "resnet18", width: float = 1, stem: str = "imagenet") -> nn.Module:
     torch.manual_seed(0)
-    network = backbones.build(
-        Config(kind="resnet", name=kind, width=width, stem=stem, zero_init_residual=False)
-    )  # type: ignore[arg-type]
+    network = backbones.build(residual(kind, stem, width=width))
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(), module.running_var.uniform_(0.5, 1.5)
@@ -43,9 +44,7 @@ def test_a_safetensors_export_is_read_back_unchanged(kind, width, stem, tmp_path
     export.write(network, "torchvision", path, 64, {"transform": "1"})
     found = foreign.load(str(path))
     assert (found.config.name, found.config.width, found.config.stem) == (kind, width, stem)
-    assert all(
-        torch.equal(value, network.state_dict()[name]) for name, value in found.network.state_dict().items()
-    )
+    torch.testing.assert_close(found.network.state_dict(), network.state_dict(), rtol=0, atol=0)
     assert load_tensors(path)[1] == {"transform": "1"}
     assert [file.name for file in path.parent.iterdir()] == ["out.safetensors"]
 
@@ -64,17 +63,17 @@ def test_torchvision_reads_an_export(kind, tmp_path) -> None:
 
 
 BACKBONES = {
-    "resnet18": ["backbone=resnet18"],
-    "transformer": ["backbone=vit_tiny_patch4", "backbone.registers=2", "backbone.layer_scale=0.1"],
-    "convnext": ["backbone=timm", "backbone.name=test_convnext"],
-    "efficientnet": ["backbone=timm", "backbone.name=test_efficientnet"],
-    "averaged": [
-        "backbone=timm",
-        "backbone.name=test_vit",
-        "backbone.pool=average",
-        "backbone.drop_path=0.1",
-    ],
+    "resnet18": "resnet18",
+    "transformer": "vit_tiny_patch4 backbone.registers=2 backbone.layer_scale=0.1",
+    "convnext": "timm backbone.name=test_convnext",
+    "efficientnet": "timm backbone.name=test_efficientnet",
+    "averaged": "timm backbone.name=test_vit backbone.pool=average backbone.drop_path=0.1",
 }
+
+
+def composed(backbone: str, folder: Path) -> tuple[BackboneConfig, nn.Module]:
+    params = config.check(compose(folder, *f"backbone={backbone} transfer=[]".split()))
+    return params.backbone, backbones.build(params.backbone).eval()
 
 
 @pytest.mark.parametrize(
@@ -84,12 +83,11 @@ def test_timm_builds_and_fills_the_network_of_a_folder(name, tmp_path) -> None:
     """With our transform; and so do we."""
     import timm
 
-    params = config.check(compose(tmp_path, *BACKBONES[name], "transfer=[]"))
-    network = backbones.build(params.backbone).eval()
+    backbone, network = composed(BACKBONES[name], tmp_path)
     transform = Transform(resize=36, crop=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=True)
     folder, images = tmp_path / "folder", torch.randn(2, 3, 32, 32)
-    description = export.describe(params.backbone, network.fc_features, transform)
-    metadata = {"network": params.backbone.model_dump_json(), "transform": transform.model_dump_json()}
+    description = export.describe(backbone, network.fc_features, transform)
+    metadata = {"network": backbone.model_dump_json(), "transform": transform.model_dump_json()}
     for _ in range(2):  # an earlier export is replaced
         export.write_folder(network, folder, description, "", metadata)
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
@@ -118,9 +116,8 @@ def test_timm_resizes_as_we_do() -> None:
 def test_networks_that_timm_lacks_are_refused() -> None:
     transform = Transform(resize=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2), upright=True)
     for kind, width, stem in (KINDS[1], *KINDS[3:]):
-        small = Config(kind="resnet", name=kind, width=width, stem=stem, zero_init_residual=False)
         with pytest.raises(ValueError, match=f"{kind} of width {width} with {stem} stem; choose torch"):
-            export.describe(small, 512, transform)
+            export.describe(residual(kind, stem, width=width), 512, transform)
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
@@ -133,16 +130,15 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("name", "depth"),
     [
-        ("resnet18", []),
-        pytest.param("transformer", ["backbone.depth=2"], marks=pytest.mark.slow),
-        pytest.param("convnext", [], marks=pytest.mark.slow),
+        ("resnet18", ""),
+        pytest.param("transformer", "backbone.depth=2", marks=pytest.mark.slow),
+        pytest.param("convnext", "", marks=pytest.mark.slow),
     ],
 )
 def test_onnxruntime_runs_an_export_at_any_batch_size(name, depth, tmp_path) -> None:
     import onnxruntime
 
-    params = config.check(compose(tmp_path, *BACKBONES[name], *depth, "transfer=[]"))
-    network = backbones.build(params.backbone).eval()
+    _, network = composed(f"{BACKBONES[name]} {depth}", tmp_path)
     export.write(network, "onnx", tmp_path / "out.onnx", 32, {})
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx")
     for images in (torch.randn(2, 3, 32, 32), torch.randn(5, 3, 32, 32)):

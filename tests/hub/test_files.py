@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import cl
 from cl.hub import foreign
 from cl.networks import backbones
-from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import save_tensors
 from pipeline.support import weight_hashes
+from tests.support.backbones import residual
 from tests.support.resnets import IMAGES, TRANSFORM, features, torchvision_network
 from tests.support.transformers import below, other
 
@@ -62,12 +62,7 @@ def head(name: str) -> dict[str, Tensor]:
         within("_fsdp_wrapped_module"),
         within("_checkpoint_wrapped_module._orig_mod"),
         below("_orig_mod.module._fsdp_wrapped_module.", STATE),
-        STATE
-        | {
-            "total_ops": torch.zeros(1),
-            "layer1.total_params": torch.zeros(1),
-            "layer2.0.total_ops": torch.ones(1),
-        },
+        STATE | dict.fromkeys(("total_ops", "layer1.total_params", "layer2.0.total_ops"), torch.ones(1)),
         below("module.", BODY | head("projection_head") | {"prototypes.weight": torch.ones(30, 8)}),
         below("encoder.", BODY | head("projection") | head("last_linear2")),
         below("encoder_q.net.", numbered(STATE)) | below("encoder_k.net.", numbered(other(STATE))),
@@ -89,7 +84,8 @@ def test_a_prefix_may_have_the_wrappers_of_the_file(tmp_path) -> None:
 
 
 SMALL = BODY | {"conv1.weight": torch.randn(64, 3, 3, 3)}
-SOLO = {"projector.0.weight": torch.ones(8, 512), "classifier.weight": torch.ones(10, 512)}
+CLASSIFIER = {"classifier.weight": torch.ones(10, 512)}
+SOLO = {"projector.0.weight": torch.ones(8, 512)} | CLASSIFIER
 SHORTCUTS = {name.replace("downsample", "shortcut"): tensor for name, tensor in SMALL.items()}
 WITHOUT_POOLING = {"conv1": 0, "bn1": 1, "layer1": 3, "layer2": 4, "layer3": 5, "layer4": 6}
 
@@ -101,30 +97,20 @@ WITHOUT_POOLING = {"conv1": 0, "bn1": 1, "layer1": 3, "layer2": 4, "layer3": 5, 
         (below("encoder.", SMALL) | SOLO, None, 2),
         (below("momentum_encoder.", SMALL) | below("encoder.", SMALL) | SOLO, "momentum_encoder.", 2),
         (below("module._orig_mod.", below("net.", SMALL) | SOLO), None, 2),
-        (
-            below("backbone.", SMALL)
-            | below("momentum_backbone.", SMALL)
-            | {"classifier.weight": torch.ones(3)},
-            None,
-            2,
-        ),
+        (below("backbone.", SMALL) | below("momentum_backbone.", SMALL) | CLASSIFIER, None, 2),
         (below("module.", SHORTCUTS) | SOLO, None, 1),
         (below("f.", numbered(SMALL, WITHOUT_POOLING)), None, 1),
         (below("f.", numbered(SMALL)), None, None),
         (SMALL, None, None),
         (below("backbone.", SMALL), None, None),
-        (below("backbone.", SMALL) | {"classifier.weight": torch.ones(10, 512)}, None, None),
+        (below("backbone.", SMALL) | CLASSIFIER, None, None),
     ],
 )
-def test_the_padding_of_a_small_stem_is_that_of_the_program_or_asked_for(
-    tensors, prefix, padding, tmp_path
-) -> None:
+def test_the_padding_of_a_small_stem_is_the_programs_or_asked_for(tensors, prefix, padding, tmp_path) -> None:
     """Whatever the prefix; `init`, whose network pads as ours, need not know it."""
     torch.save({"state_dict": tensors}, tmp_path / "a.ckpt")
     if padding is None:
-        with pytest.raises(
-            ValueError, match=r'pads images by 1 pixel.*or by 2.*{"stem_padding": 1}.*config.json'
-        ):
+        with pytest.raises(ValueError, match=r'pads .* by 1 pixel.*by 2.*{"stem_padding": 1}.*config.json'):
             foreign.load(f"{tmp_path}/a.ckpt")
         assert "perhaps" in foreign.load(f"{tmp_path}/a.ckpt", exact=False).deviation
     else:
@@ -152,10 +138,9 @@ def test_values_that_no_encoder_can_have_are_refused_by_name(name, value, expect
 
 
 def test_a_backbone_of_our_own_is_checked_too(tmp_path) -> None:
-    config = Config(kind="resnet", name="resnet18", width=1, stem="imagenet", zero_init_residual=False)
     save_tensors({**BODY, "bn1.weight": BODY["bn1.weight"] / 0}, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match="a.safetensors has inf in bn1.weight"):
-        backbones.load(config, tmp_path / "a.safetensors")
+        backbones.load(residual(stem="imagenet"), tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -203,9 +188,7 @@ def script() -> bytes:
         (script(), "a TorchScript program, .*torch.jit.load"),
     ],
 )
-def test_files_that_are_taken_for_weights_are_named_for_what_they_are(
-    content, expected, suffix, tmp_path
-) -> None:
+def test_files_taken_for_weights_are_named_for_what_they_are(content, expected, suffix, tmp_path) -> None:
     (tmp_path / f"a{suffix}").write_bytes(content)
     with pytest.raises(ValueError, match=f"a{suffix} is {expected}") as error:
         foreign.load(f"{tmp_path}/a{suffix}")
@@ -233,18 +216,11 @@ def test_folders_are_named_with_the_file_to_give(tmp_path, monkeypatch) -> None:
         Path(name).touch()
     with pytest.raises(ValueError, match="is a folder; give the file in it: model.safetensors"):
         foreign.load(".")
+    with pytest.raises(ValueError, match=f"init={tmp_path} is a folder; give the .* {tmp_path}/model.safe"):
+        weight_hashes.resolve_init(str(tmp_path))
     Path("__0_0.distcp").touch()
     with pytest.raises(ValueError, match="distributed checkpoint; merge it .*dcp_to_torch"):
         foreign.load(".")
-
-
-def test_init_names_the_file_in_a_folder(project, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(project)
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(
-        ValueError, match=f"init={tmp_path} is a folder; give the file in it: {tmp_path}/model"
-    ):
-        weight_hashes.resolve_init(str(tmp_path))
 
 
 UNBUILDABLE = json.dumps(
@@ -262,15 +238,9 @@ UNBUILDABLE = json.dumps(
         ({"parameters": "[]"}, r"metadata parameters='\[\]'"),
         ({"parent": "[" * 100_000}, r"metadata parent='\[\["),
         ({"network": "{"}, "metadata network='{'"),
-        (
-            {"network": '{"kind": "vit", "size": "big"}'},
-            "records a network that this version does not know: ",
-        ),
+        ({"network": '{"kind": "vit", "size": "big"}'}, "records a network that this version does not know"),
         ({"network": UNBUILDABLE}, "names a test_vit, for 1 px, which cannot be built .Input height"),
-        (
-            {"network": '{"kind": ["vit"]}', "transform": "{}"},
-            "records a transform .* resize: Field required",
-        ),
+        ({"network": '{"kind": ["vit"]}', "transform": "{}"}, "records .* resize: Field required"),
         ({"transform": "nothing"}, "records a transform that this version does not know: "),
         ({"transform": TRANSFORM.model_dump_json().replace("0.3", "0")}, "records a transform .*std.1: "),
         ({"heads": "many", "pool": "all", "stem_padding": "x", "transform": "[]"}, "records a transform"),
@@ -288,21 +258,12 @@ def test_metadata_that_we_did_not_write_are_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("description", "expected"),
     [
-        (
-            {"architecture": "resnet18", "pretrained_cfg": {"std": [0, 1, 1]}},
-            "model.safetensors is described wrongly: std.0: Input should be greater than 0, found '0'",
-        ),
+        ({"architecture": "resnet18", "pretrained_cfg": {"std": [0, 1, 1]}}, "wrongly: std.0: .* found '0'"),
         ({"model_args": {"stem_padding": 3}}, "stem_padding=3, expected 1 or 2"),
         ({"model_args": {"stem_padding": [1]}}, r"stem_padding=\[1\], expected 1 or 2"),
-        (
-            {"architecture": "test_vit", "model_args": {"img_size": "big"}},
-            "size of images of 'big', expected",
-        ),
+        ({"architecture": "test_vit", "model_args": {"img_size": "big"}}, "images of 'big', expected"),
         ({"architecture": "test_vit", "model_args": {"img_size": [{}]}}, "size of images of .*, expected"),
-        (
-            {"model_type": "dinov2", "architectures": ["Dinov2Model"]},
-            "holds a dinov2 of .* transformers.*timm:<name>",
-        ),
+        ({"model_type": "dinov2"}, "holds a dinov2 of .* transformers.*timm:<name>"),
     ],
 )
 def test_descriptions_that_do_not_help_are_answered_in_a_sentence(description, expected, tmp_path) -> None:

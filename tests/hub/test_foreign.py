@@ -17,9 +17,9 @@ from torchvision.models import resnet50
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from cl.hub import foreign, published
-from cl.networks.backbones.resnet import Config
 from cl.training import start
 from pipeline.support import weight_hashes
+from tests.support.backbones import residual
 from tests.support.project import ROOT
 from tests.support.resnets import IMAGES, features, put_torchvision_weights, torchvision_network
 from tests.support.transformers import below, other
@@ -72,9 +72,7 @@ def test_checkpoints_of_other_programs_are_read(program, tmp_path) -> None:
     torch.save(program(theirs.state_dict()), tmp_path / "checkpoint.pth.tar")
     found = foreign.load(str(tmp_path / "checkpoint.pth.tar"))
     torch.testing.assert_close(found.network(IMAGES), features(theirs))
-    assert found.config == Config(
-        kind="resnet", name="resnet18", width=1, stem="imagenet", zero_init_residual=False
-    )
+    assert found.config == residual(stem="imagenet")
     assert found.origin in foreign.ORIGINS.values()
     assert not found.network.training
 
@@ -118,9 +116,7 @@ def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     with pytest.raises(ValueError, match="not torchvision:resnet50: .* must start with 0676ba61"):
         foreign.load("torchvision:resnet50")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
-    with pytest.raises(
-        ValueError, match=rf"torchvision:resnet18 cannot .*; put resnet18-f37072fd.pth into {tmp_path}/check"
-    ):
+    with pytest.raises(ValueError, match=rf"cannot .*; put resnet18-f37072fd.pth into {tmp_path}/check"):
         foreign.load("torchvision:resnet18")
     with pytest.raises(ValueError, match="resnet50 has the weights IMAGENET1K_V1, IMAGENET1K_V2"):
         foreign.load("torchvision:resnet50:V3")
@@ -155,9 +151,7 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
         foreign.load("timm:resnet50.mine")
     with pytest.raises(ValueError, match="timm has no weights called nothing$"):
         foreign.load("timm:nothing")
-    with pytest.raises(
-        ValueError, match=r"timm:resnet18.a1_in1k cannot be downloaded \(.*\); .* copy its HF_HOME"
-    ):
+    with pytest.raises(ValueError, match=r"timm:resnet18.a1_in1k cannot be .* \(.*\); .* copy its HF_HOME"):
         foreign.load("timm:resnet18.a1_in1k")
 
 
@@ -192,10 +186,7 @@ def below_numbers() -> dict:
         ({"state_dict": {}, "hyper_parameters": SimpleNamespace()}, r"\(types.SimpleNamespace\)"),
         ({"a": torch.zeros(1)}, "one residual network or vision transformer, found tensors such as a; "),
         ({}, "holds no tensors of a network, found nothing"),
-        (
-            {"net": {"weights": [1]}, "epoch": 3},
-            "holds no tensors of a network, found net, epoch; give a file",
-        ),
+        ({"net": {"weights": [1]}, "epoch": 3}, "no tensors of a network, found net, epoch; give a file"),
         ([1, 2], "holds a list, expected named tensors"),
         (two_networks, "found those below 'first.', 'second.'; choose one with --prefix"),
         (
@@ -242,21 +233,12 @@ def test_damaged_and_missing_files_are_refused(tmp_path) -> None:
     torch.save(torchvision_network().state_dict(), tmp_path / "a.pth")
     content = (tmp_path / "a.pth").read_bytes()
     noise = np.random.default_rng(0)
-    for damaged in (
-        b"",
-        content[:1000],
-        content[: len(content) // 2],
-        b"x" * 100,
-        *(noise.bytes(2000) for _ in range(300)),
-    ):
+    parts = content[:0], content[:1000], content[: len(content) // 2], b"x" * 100
+    refused = "a.pth (is not a torch checkpoint, or it is damaged; download|holds a |is empty|is a text)"
+    for damaged in (*parts, *(noise.bytes(2000) for _ in range(300))):
         (tmp_path / "a.pth").write_bytes(damaged)
-        with pytest.raises(
-            ValueError,
-            match="a.pth (is not a torch checkpoint, or it is damaged; download|holds a |is empty|is a text)",
-        ):
+        with pytest.raises(ValueError, match=refused):
             foreign.load(f"{tmp_path}/a.pth")
-    with pytest.raises(ValueError, match="/a.safetensors does not exist; give a checkpoint"):
-        foreign.load(f"{tmp_path}/a.safetensors")
 
 
 def test_a_prefix_chooses_between_several_encoders(tmp_path) -> None:

@@ -1,14 +1,17 @@
-"""Labels of images in a table: as written, found by name or by place."""
+"""Labels of images in a table: as written, found by name or by place; one or several, groups and mistakes."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from cl.hub.labels import Labels, classes
+from cl.hub.labels import Labels, Targets, classes, read_targets
+
+NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
 
 
 def table(folder: Path, text: str) -> Path:
-    (folder / "labels.csv").write_text(text)
+    (folder / "labels.csv").write_text(text, encoding="utf-8")
     return folder / "labels.csv"
 
 
@@ -22,9 +25,7 @@ def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
     assert not labels.unused()
 
 
-def test_a_table_without_labels_or_with_two_for_an_image_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
-        Labels(table(tmp_path, "path,split\n1.jpg,train\n"))
+def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match="two rows with different groups for 1.jpg; correct one"):
         Labels(table(tmp_path, "path,label,group\n1.jpg,a,x\n./1.jpg,a,y\n"))
     for rows in ("1.jpg,a\n./1.jpg,b\n", "1.jpg,a;b\n1.jpg,a\n"):
@@ -37,3 +38,62 @@ def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
     assert classes(tmp_path, names) == [("wren", ""), None]
     (tmp_path / "list.txt").touch()
     assert classes(tmp_path / "list.txt", names) == [("2024", ""), None]
+
+
+def targets(folder: Path, text: str) -> Targets:
+    return read_targets(table(folder, text), NAMES, folder / "images")
+
+
+def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
+    found = targets(
+        tmp_path, "File name,category\na/1.jpg,wren\na/1.jpg,robin\nb/1.jpg, wren ; \na/2.jpg,NA\n"
+    )
+    assert found.classes == ["robin", "wren"]
+    np.testing.assert_array_equal(found.targets, [[1, 1], [0, 0], [0, 1], [0, 0]])
+    assert found.several
+    assert found.groups is None
+
+
+def test_tables_of_excel(tmp_path) -> None:
+    """In much of Europe it separates columns by semicolons, and plain CSV is not UTF-8."""
+    for delimiter in ";\t":
+        text = 'path,label\r\na/1.jpg,"x;y"\r\nb/é.jpg,y\r\n'.replace(",", delimiter)
+        assert targets(tmp_path, f"\ufeff{text}").targets.tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
+    (tmp_path / "labels.csv").write_text(text, encoding="cp1252")
+    with pytest.raises(ValueError, match="labels.csv is not UTF-8 text; save it again as CSV UTF-8"):
+        read_targets(tmp_path / "labels.csv", NAMES, tmp_path / "images")
+
+
+def test_groups_and_labels_of_some_images(tmp_path) -> None:
+    found = targets(tmp_path, "path,label,patient\na/1.jpg,x,p2\nb/1.jpg,y,\na/2.jpg,,p1\n")
+    known = found.labelled()
+    assert (known.targets.tolist(), known.classes) == ([[True, False], [False, True]], ["x", "y"])
+    assert known.names == ["a/1.jpg", "b/1.jpg"]
+    assert known.groups is not None
+    assert known.groups.tolist() == [1, -1]
+    assert "2 groups" in found.remarks[0]
+    part = found.of(["b/1.jpg", "a/2.jpg"])
+    assert part.targets.tolist() == [[False, True], [False, False]]
+    assert not part.several
+
+
+@pytest.mark.parametrize(
+    "path", ["b/e\u0301.jpg", "images/b/é.jpg", "./b/é.jpg"], ids=["decomposed", "from the table", "dot"]
+)
+def test_paths_start_from_the_images_or_from_the_table(path, tmp_path) -> None:
+    assert targets(tmp_path, f"path,label\n{path},x\n").targets[:, 0].tolist() == [False, False, False, True]
+
+
+def test_mistakes(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"5 images not among the 4 .*: 0\.jpg, 1\.jpg, 2\.jpg, \.\.\.;"):
+        targets(tmp_path, "path,label\na/1.jpg,x\n" + "".join(f"{n}.jpg,x\n" for n in range(5)))
+    with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
+        targets(tmp_path, "path,species\na/1.jpg,x\n")
+    with pytest.raises(ValueError, match="no label in its rows;"):
+        targets(tmp_path, "path,label\na/1.jpg,\n")
+    with pytest.raises(ValueError, match=r"none\.csv does not exist"):
+        read_targets(tmp_path / "none.csv", NAMES, tmp_path)
+    (tmp_path / "labels.xlsx").touch()
+    with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
+        read_targets(tmp_path / "labels.xlsx", NAMES, tmp_path)
+    assert "case" in targets(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]

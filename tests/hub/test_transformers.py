@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor
 
 from cl.hub import foreign
@@ -128,29 +127,13 @@ def test_positions_are_interpolated_to_another_size(size, tmp_path) -> None:
     torch.testing.assert_close(network(images), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_init_refuses_another_architecture_by_name(tmp_path) -> None:
-    found = read(layouts.timm(state()), tmp_path)
-    beginning = start.from_backbone(found.network, found.config, {})
-    for change, name in (
-        ({"heads": 4}, "with 4 heads"),
-        ({"registers": 2}, "of 8 px, with 2 registers"),
-        ({"layer_scale": 0.1}, "of 8 px, with layer scale"),
-    ):
-        config = found.config.model_copy(update=change)
-        with pytest.raises(ValueError, match=f"init gives a transformer .* backbone is a .*{name}.*; choose"):
-            beginning.load_backbone(backbones.build(config), config)
-
-
 def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path) -> None:
     torch.save(state(), tmp_path / "a.pth")
     normalisation = ((0.5,) * 3, (0.5,) * 3)
     encoder, notes = evaluate.load_foreign(f"{tmp_path}/a.pth", None, 48, normalisation)
     assert (notes["config"]["kind"], encoder.backbone.fc_features) == ("vit", 128)
-    with pytest.raises(
-        ValueError,
-        match=r"a.pth, a transformer .* does not take the images of 30 px from dataset.crop \(.*30.* "
-        r"\(8\)\); choose another size there, or another backbone",
-    ):
+    refused = r"a.pth, a transformer .* not take the images of 30 px from dataset.crop \(.*\(8\)\); choose"
+    with pytest.raises(ValueError, match=refused):
         evaluate.load_foreign(f"{tmp_path}/a.pth", None, 30, normalisation)
 
 
@@ -173,16 +156,11 @@ def without(*names: str) -> dict[str, Tensor]:
     ("content", "message"),
     [
         (
-            lambda: (
-                without("patch_embed.proj.weight") | {"patch_embed.proj.0.weight": torch.ones(9, 3, 3, 3)}
-            ),
+            lambda: without("patch_embed.proj.weight"),
             "patches are not projected by one convolution of RGB; expected",
         ),
         (lambda: without("cls_token"), "without a class token and positions; .* give timm:<name>, or put"),
-        (
-            lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)},
-            "with SwiGLU, like DINOv2's ViT-g;",
-        ),
+        (lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)}, "with SwiGLU, like DINOv2's"),
         (lambda: state() | {"pos_embed": torch.ones(1, 13, 128)}, "for images that are not square"),
         (lambda: state(qk_norm=True), r"has blocks.0.attn.k_norm.bias, .* \(and 7 more differences\)"),
         (lambda: state() | {"dist_token": torch.ones(1, 1, 128)}, "not a transformer .*: it has dist_token,"),
@@ -203,30 +181,3 @@ def test_other_transformers_are_refused_in_one_sentence(content, message, tmp_pa
     with pytest.raises(ValueError, match=message) as error:
         read(content(), tmp_path)
     assert "\n" not in str(error.value)
-
-
-@torch.no_grad()
-def test_a_finished_run_names_its_backbone(tmp_path) -> None:
-    """Its parameters are in the metadata, so that heads and pooling are its own."""
-    config = vit.Config(
-        kind="vit",
-        size=32,
-        patch=8,
-        width=64,
-        depth=1,
-        heads=4,
-        positions="sincos",
-        frozen_patches=True,
-        pool="average",
-        layer_scale=None,
-        registers=0,
-        drop_path=0,
-        checkpointing=False,
-    )
-    network = layouts.randomised(backbones.build(config))
-    parameters = json.dumps({"seed": 0, "backbone": config.model_dump()})
-    for metadata in ({"network": config.model_dump_json()}, {"parameters": parameters}):
-        save_file(network.state_dict(), tmp_path / "a.safetensors", metadata)
-        found = foreign.load(f"{tmp_path}/a.safetensors")
-        assert found.config == config
-        torch.testing.assert_close(found.network(IMAGES), network(IMAGES), **EXACT)

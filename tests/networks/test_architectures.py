@@ -20,7 +20,7 @@ WIDTHS = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}  # with heads 
 def ours(name: str) -> BackboneConfig:
     """Our configuration of a network of timm, for images of 64 px."""
     if name in RESNETS:
-        return resnet.Config(kind="resnet", name=name, width=1, stem="imagenet", zero_init_residual=False)
+        return tiny.residual(name, "imagenet")
     _, size, patch, _ = name.split("_")
     width, heads = WIDTHS[size]
     sizes = {"patch": int(patch.removeprefix("patch")), "width": width, "depth": 12, "heads": heads}
@@ -96,11 +96,14 @@ def test_init_takes_the_backbone_of_the_other_kind(name) -> None:
         (ours("vit_small_patch16_224").model_copy(update={"heads": 12}), theirs("vit_small_patch16_224")),
         (ours("vit_tiny_patch16_224"), theirs("vit_tiny_patch16_224", pool="average")),  # norm after pooling
         (ours("vit_base_patch16_224"), theirs("vit_base_patch16_siglip_224")),
+        (tiny.config("vit", registers=2), tiny.config("vit", registers=0)),
+        (tiny.config("vit", layer_scale=0.1), tiny.config("vit")),
     ],
 )
 def test_init_refuses_networks_that_compute_something_else(ours, theirs) -> None:
     tensors = {"backbone.a": torch.zeros(1)}
     for source, target in ((ours, theirs), (theirs, ours)):
-        beginning = start.Start(tensors, {"architecture": source.architecture})
-        with pytest.raises(ValueError, match="init gives a .*, but backbone is a .*; choose the same"):
+        given, wanted = source.architecture, target.architecture
+        beginning = start.Start(tensors, {"architecture": given})
+        with pytest.raises(ValueError, match=f"init gives a {given}, but backbone is a {wanted}; choose"):
             beginning.load_backbone(nn.Identity(), target)

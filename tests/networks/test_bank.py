@@ -68,10 +68,6 @@ def test_rows_are_drawn_with_replacement(own) -> None:
     assert (drawn[0] == drawn[2]).double().mean() < 0.5  # not one sample for all
 
 
-def test_more_may_be_drawn_than_there_are_rows() -> None:
-    assert bank_of(3).sample(torch.tensor([0]), 50, torch.Generator(), own=False).unique().tolist() == [1, 2]
-
-
 def test_threads_draw_what_one_would(monkeypatch) -> None:
     """The rows of each are drawn in parts."""
     samples = []

@@ -1,10 +1,9 @@
-"""Overlapping patches against slices, and the masked network against sums over positions."""
+"""Overlapping patches against slices, and what the masked network sees; test_cpc_v2 has its loop."""
 
 import pytest
 import torch
 
-from cl.networks.context import Config, MaskedContext, Predictor, overlapping_patches
-from tests.support.loops import context_loop
+from cl.networks.context import Config, MaskedContext, overlapping_patches
 
 
 @pytest.mark.parametrize(
@@ -35,14 +34,6 @@ def test_patches_that_do_not_fit_are_refused(side, grid, patch, message) -> None
         overlapping_patches(torch.zeros(1, 3, side, side), grid, patch)
 
 
-def test_context_equals_sums_over_positions() -> None:
-    torch.manual_seed(0)
-    network = MaskedContext(4, Config(blocks=3, width=5, scale=1)).double()
-    x = torch.randn(2, 4, 4, 3, dtype=torch.float64)
-    theirs = torch.stack([context_loop(network, image) for image in x])
-    torch.testing.assert_close(network(x), theirs, rtol=1e-12, atol=1e-12)
-
-
 def test_context_of_a_row_does_not_see_the_rows_below() -> None:
     """It sees everything else: all of the rows above, and its own."""
     torch.manual_seed(0)
@@ -51,14 +42,3 @@ def test_context_of_a_row_does_not_see_the_rows_below() -> None:
     (seen,) = torch.autograd.grad(network(x)[0, :, 2].sum(), x)
     assert torch.equal(seen[0, :, 3], torch.zeros(4, 4, dtype=torch.float64))
     assert bool((seen[0, :, :3] != 0).all())
-
-
-def test_predictions_are_linear_in_the_context() -> None:
-    torch.manual_seed(0)
-    predictor = Predictor(4, 2, 3, Config(blocks=1, width=5, scale=0.1)).double()
-    x = torch.randn(2, 4, 3, 3, dtype=torch.float64)
-    contexts, weight = predictor.context(x), predictor.predict.weight[:, :, 0, 0]
-    for number, predictions in enumerate(predictor(x)):
-        rows = slice(2 * number, 2 * number + 2)
-        expected = 0.1 * (weight[rows] @ contexts[1, :, 2, 0] + predictor.predict.bias[rows])
-        torch.testing.assert_close(predictions[1, :, 2, 0], expected, rtol=1e-12, atol=1e-12)

@@ -4,8 +4,9 @@ import timm
 from torch import nn
 
 from cl.networks import backbones
-from cl.networks.backbones.resnet import Config, Streams
+from cl.networks.backbones.resnet import Streams
 from cl.networks.depth import parameters_by_depth
+from tests.support.backbones import residual
 
 
 def names_by_depth(network: nn.Module) -> list[set[str]]:
@@ -14,9 +15,7 @@ def names_by_depth(network: nn.Module) -> list[set[str]]:
 
 
 def test_a_residual_network_has_its_stem_and_its_blocks_as_layers() -> None:
-    network = backbones.build(
-        Config(kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False)
-    )
+    network = backbones.build(residual())
     layers = names_by_depth(network)
     assert len(layers) == 1 + 8
     assert layers[0] == {"conv1.weight", "bn1.weight", "bn1.bias"}
@@ -27,12 +26,7 @@ def test_a_residual_network_has_its_stem_and_its_blocks_as_layers() -> None:
 
 def test_each_of_two_networks_has_its_layers() -> None:
     streams = Streams(space="lab", mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
-    network = backbones.build(
-        Config(
-            kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False, streams=streams
-        )
-    )
-    layers = names_by_depth(network)
+    layers = names_by_depth(backbones.build(residual(streams=streams)))
     assert len(layers) == 1 + 8
     assert {"networks.0.conv1.weight", "networks.1.conv1.weight"} < layers[0]
 

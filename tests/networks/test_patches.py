@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cl.networks import backbones, patches
-from cl.networks.backbones import resnet
+from tests.support.backbones import residual
 
 COMBINE = {"kind": "combine", "grid": 2, "choose": 2, "stage": "final", "pairs": "all"}
 
@@ -28,13 +28,10 @@ CUTS = [
 def test_patches_give_the_expected_number_of_embeddings(change, count) -> None:
     config = patches.Combine(**{**COMBINE, **change})
     torch.manual_seed(0)
-    network = backbones.build(
-        resnet.Config(kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False)
-    )
+    network = backbones.build(residual())
     projector, predictor = nn.Linear(512, 8), nn.Linear(8, 8)
-    embeddings = patches.encode(
-        config, torch.randn(3, 3, 24, 24), network, projector, predictor, torch.Generator()
-    )
+    images = torch.randn(3, 3, 24, 24)
+    embeddings = patches.encode(config, images, network, projector, predictor, torch.Generator())
     assert embeddings.shape == (3, count, 8)
     embeddings.sum().backward()
     assert all(p.grad is not None for p in network.parameters())
@@ -54,9 +51,7 @@ def test_patches_are_cut_column_by_column_and_stitched_back() -> None:
 def test_patches_stitched_at_the_input_are_halves_of_the_image() -> None:
     """Pixels, encoder and all: the left half of an image is what its two left patches make."""
     torch.manual_seed(0)
-    network = backbones.build(
-        resnet.Config(kind="resnet", name="resnet18", width=1, stem="small", zero_init_residual=False)
-    ).eval()
+    network = backbones.build(residual()).eval()
     config = patches.Combine(**{**COMBINE, "stage": "input", "pairs": "adjacent"})
     images = torch.randn(2, 3, 16, 16)
     ours = patches.encode(config, images, network, nn.Identity(), nn.Identity(), torch.Generator())

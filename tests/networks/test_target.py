@@ -8,10 +8,7 @@ import torch
 from cl.networks import backbones
 from cl.networks.target import Ema, Target
 from tests.support.backbones import config
-from tests.support.methods import (
-    EMA,
-    build,
-)
+from tests.support.methods import EMA, build
 
 
 def test_the_target_averages_parameters_and_nothing_else() -> None:

@@ -112,89 +112,63 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("backbone", "message"),
     [
+        ("timm backbone.name=convnext_atoo", "convnext_atoo is not a network of timm; .* convnext_atto"),
+        ("timm backbone.name=convnext_atto.d2_in1k", "choose convnext_atto, .* timm:convnext_atto.d2_in1k"),
+        ("vit_tiny backbone.patch=5", "size=32 .* multiple of patch=5; choose 30 for dataset.crop"),
+        ("vit_tiny backbone.heads=5", "width=192 must be a multiple of heads=5"),
         (
-            ["backbone=timm", "backbone.name=convnext_atoo"],
-            "convnext_atoo is not a network of timm; .* convnext_atto",
-        ),
-        (
-            ["backbone=vit_tiny", "backbone.patch=5"],
-            "size=32 .* multiple of patch=5; choose 30 for dataset.crop",
-        ),
-        (["backbone=vit_tiny", "backbone.heads=5"], "width=192 must be a multiple of heads=5"),
-        (
-            ["backbone=vit_tiny_patch4", "views.random.size=30"],
+            "vit_tiny_patch4 views.random.size=30",
             r"patches of 4 px, .* does not take the images of 30 px from views.random .*; choose",
         ),
         (
-            ["backbone=timm", "backbone.name=test_convnext", "method=moco_v3", "patches=fast"],
+            "timm backbone.name=test_convnext method=moco_v3 patches=fast",
             "does not take the images of 16 px from views.random, cut into patches",
         ),
         (
-            ["backbone=timm", "backbone.name=convnext_atto.d2_in1k"],
-            "backbone.name: .* choose convnext_atto, .* timm:convnext_atto.d2_in1k",
-        ),
-        (
-            ["backbone=vit_tiny_patch4", "evaluations.linear.blocks=13"],
-            "evaluations.linear.blocks=13 needs .* found 12 .*; choose blocks=12",
-        ),
-        (
-            ["backbone=timm", "evaluations.linear.blocks=4"],
-            "evaluations.linear.blocks=4 needs .* found 0 .*; choose blocks=null",
-        ),
-        (["evaluations.linear.blocks=4"], "evaluations.linear.blocks=4 needs .* choose blocks=null"),
-        (
-            ["backbone=timm", "backbone.name=bat_resnext26ts", "transfer=[]"],
-            "bat_resnext26ts.* does not take the images",
-        ),
-        (
-            ["backbone=timm", "backbone.name=test_convnext", "method=cpc_v2"],
+            "timm backbone.name=test_convnext method=cpc_v2",
             "does not take the images of 16 px from views.random, cut into patches",
         ),
+        ("timm backbone.name=bat_resnext26ts transfer=[]", "bat_resnext26ts.* does not take the images"),
+        ("vit_tiny_patch4 evaluations.linear.blocks=13", "blocks=13 needs .* found 12 .*; choose blocks=12"),
+        ("timm evaluations.linear.blocks=4", "blocks=4 needs .* found 0 .*; choose blocks=null"),
+        ("resnet18 evaluations.linear.blocks=4", "blocks=4 needs .* choose blocks=null"),
         (
-            [
-                "backbone=vit_tiny_patch4",
-                "method=moco_v3",
-                "patches=fast",
-                "patches.stage=stage2",
-                "patches.pairs=drawn",
-            ],
+            "vit_tiny_patch4 method=moco_v3 patches=fast patches.stage=stage2 patches.pairs=drawn",
             "patches.stage=stage2 needs the stages of one .* choose patches.stage=final",
         ),
         (
-            ["backbone=vit_tiny_patch4", "transfer=[voc_c4]"],
+            "vit_tiny_patch4 transfer=[voc_c4]",
             "transfers.voc_c4.detector=faster_rcnn_c4 needs the stages of one .* backbone.kind=vit "
             r".* choose a transfer with a pyramid, such as transfer=\[voc_fpn\]",
         ),
         (
-            ["backbone=timm", "transfer=[coco_fpn]"],
+            "timm transfer=[coco_fpn]",
             "transfers.coco_fpn.engine=detectron2 needs kind=resnet .* backbone.kind=timm .*convnext_atto.*; "
             "choose transfers.coco_fpn.engine=torchvision",
         ),
         (
-            [
-                "backbone=timm",
-                "backbone.name=vit_small_patch14_dinov2",
-                "dataset.crop=28",
-                "views.random.size=28",
-            ],
+            "timm backbone.name=vit_small_patch14_dinov2 dataset.crop=28 views.random.size=28",
             r"transfers.voc_fpn needs .*\(it has maps of stride 14\); choose for",
         ),
+        ("resnet18_lab transfer=[voc_c4]", r"voc_c4 needs one network .* two .*; choose transfer=\[\]"),
         (
-            ["backbone=timm", "backbone.name=mixer_s16_224"],
-            r"images of any size; .*mixer_s16_224.* \(Input height \(64\)",
+            "resnet18_lab method=moco_v3 patches=fast patches.stage=stage1 patches.pairs=adjacent",
+            "patches.stage=stage1 needs the stages of one .* choose patches.stage=final",
         ),
+        ("resnet18_lab backbone.streams.mean=[0.1,0.2,0.3]", r"0.3\] must equal dataset.mean=\[0.485"),
+        ("timm backbone.name=mixer_s16_224", r"images of any size; .*mixer_s16_224.* \(Input height \(64\)"),
         (
-            ["backbone=timm", "backbone.name=test_efficientnet", "backbone.checkpointing=true"],
+            "timm backbone.name=test_efficientnet backbone.checkpointing=true",
             "checkpointing=true .* batch norm of .*test_efficientnet.*; choose false",
         ),
         (
-            ["backbone=timm", "backbone.name=vgg11", "backbone.drop_path=0.1"],
+            "timm backbone.name=vgg11 backbone.drop_path=0.1",
             r"vgg11 does not take backbone.drop_path=0\.\d+ .*; choose 0",
         ),
     ],
 )
-def test_what_a_network_cannot_do_is_refused(overrides, message, tmp_path) -> None:
+def test_what_a_network_cannot_do_is_refused(backbone, message, tmp_path) -> None:
     with pytest.raises(ValueError, match=message):
-        compose(tmp_path, *overrides)
+        compose(tmp_path, *f"backbone={backbone}".split())

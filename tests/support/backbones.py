@@ -1,4 +1,4 @@
-"""Tiny backbones of the kinds vit and timm, and those of `pipeline/conf` at their size."""
+"""Residual networks, tiny backbones of the kinds vit and timm, and those of `pipeline/conf` at their size."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from cl.config import read
 from cl.networks import backbones
-from cl.networks.backbones import Backbone, BackboneConfig
+from cl.networks.backbones import Backbone, BackboneConfig, resnet
 from cl.runtime.registry import module_of
 from tests.support.project import ROOT
 
@@ -44,6 +44,12 @@ HIERARCHICAL = {
         "swin_tiny_patch4_window7_224",
     )
 }
+
+
+def residual(name: str = "resnet18", stem: str = "small", **changes: Any) -> resnet.Config:
+    """A residual network as wide as torchvision's; the small stem is for small images."""
+    usual: dict[str, Any] = {"kind": "resnet", "width": 1, "zero_init_residual": False}
+    return resnet.Config(**usual | {"name": name, "stem": stem} | changes)
 
 
 def config(name: str, **changes: Any) -> BackboneConfig:

@@ -1,6 +1,5 @@
 """Short trainings of an evaluation, and what they leave on disk."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 
 from cl.evaluations import Context
 from cl.runtime.tensor_files import load_tensors
+from tests.support.files import read_csv
 
 
 def short(config: Any, **changes: object) -> Any:
@@ -29,5 +29,5 @@ def model_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def read_heads(context: Context) -> list[dict[str, float]]:
     """The rows of `heads.csv`."""
-    with (context.out / "heads.csv").open(newline="") as file:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    rows = read_csv(context.out / "heads.csv")
+    return [{key: float(value) for key, value in row.items()} for row in rows]

@@ -13,8 +13,8 @@ from torchvision.models import resnet18
 from cl.data.transform import Transform
 from cl.hub import published
 from cl.networks import backbones
-from cl.networks.backbones.resnet import Config
 from cl.runtime.tensor_files import save_tensors
+from tests.support.backbones import residual
 
 Stem = Literal["imagenet", "small"]
 TRANSFORM = Transform(resize=20, crop=16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=False)
@@ -29,9 +29,7 @@ def save_encoder(
     With the small stem, made for such images, it takes 16 times as many operations.
     """
     torch.manual_seed(seed)
-    network = backbones.build(
-        Config(kind="resnet", name="resnet18", width=1, stem=stem, zero_init_residual=False)
-    )
+    network = backbones.build(residual(stem=stem))
     recorded = {"transform": TRANSFORM.model_dump_json()} if metadata is None else metadata
     save_tensors(network.state_dict(), path, recorded)
     return network.state_dict()

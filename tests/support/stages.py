@@ -7,16 +7,19 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from cl import commands
 from tests.support.processes import keep_to_one_core, start_fork
 
 
@@ -47,6 +50,23 @@ def answers(folder: Path, stages: list[Stage]) -> list[Answer]:
         found = receiver.recv()
     process.join()
     return found
+
+
+def run_cl(*arguments: object) -> Result:
+    """The answer of the command `cl`, in this process."""
+    result = CliRunner().invoke(commands.main, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def assert_refused(folder: Path, command: str, mistakes: Mapping[str, Sequence[object]]) -> None:
+    """Each pattern is found in the one line with which a command of `cl` refuses these arguments."""
+    stages = [Stage((command, *map(str, words)), package="cl.commands") for words in mistakes.values()]
+    for pattern, answer in zip(mistakes, answers(folder, stages), strict=True):
+        assert answer.code == 1, (pattern, answer)
+        _, _, error = answer.stderr.partition("Error: ")
+        assert re.search(pattern, error), (pattern, answer.stderr)
+        assert error.count("\n") == 1, answer.stderr
 
 
 def start(folder: Path, stage: Stage) -> BaseProcess:

@@ -9,9 +9,7 @@ from cl.networks.backbones import Backbone, BackboneConfig, Colours, Trait
 from cl.runtime.base_config import BaseConfig, one_of
 
 Name = Literal["resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
-BLOCKS: dict[
-    str, tuple[Literal["BasicBlock", "Bottleneck"], list[int]]
-] = {  # torchvision's classes, by stage
+BLOCKS: dict[str, tuple[str, list[int]]] = {  # torchvision's classes, and how many there are in each stage
     "resnet10": ("BasicBlock", [1, 1, 1, 1]),
     "resnet18": ("BasicBlock", [2, 2, 2, 2]),
     "resnet34": ("BasicBlock", [3, 4, 6, 3]),

@@ -85,11 +85,7 @@ def _create(config: Config, options: dict[str, Any]) -> Backbone:
 
 @cache
 def _options(config: Config) -> dict[str, Any]:
-    """The options that this network takes, found by trying them.
-
-    Raises:
-        ValueError: it does not take an option that the configuration sets.
-    """
+    """The options that this network takes, found by trying them."""
     chosen: dict[str, Any] = {}
     if config.pool:
         chosen["pool"] = {"global_pool": {"cls": "token", "average": "avg"}[config.pool]}
@@ -120,11 +116,7 @@ def _refusal(config: Config, options: dict[str, Any]) -> str:
 
 
 def _set_checkpointing(config: Config, network: Backbone) -> None:
-    """Switch recomputation on if it is asked for.
-
-    Raises:
-        ValueError: the network cannot do it.
-    """
+    """Switch recomputation on if it is asked for and the network can do it."""
     if config.checkpointing:
         try:
             cast("Any", network).set_grad_checkpointing(True)
