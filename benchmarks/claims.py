@@ -9,7 +9,9 @@ from benchmarks.studies import Decision, cells, corrected, decide
 
 def main() -> None:
     """Write the page."""
-    (stage.RESULTS / "claims.md").write_text(page())
+    path = stage.RESULTS / "claims.md"
+    path.write_text(page())
+    print(path)
 
 
 def page() -> str:
