@@ -172,7 +172,9 @@ def _classified(used: "Classifier", file: Path, source: _Source) -> Classificati
     assert found
     used.check(found.notes, file, width=found.features.shape[1])
     if "sha256" not in found.notes:
-        progress("classify").say(f"the features do not record their encoder; make sure it trained {file}")
+        progress("classify").say(
+            f"the features do not record their encoder; make sure that it is that of {file}"
+        )
     probabilities = used.head.probabilities(found.features)
     return likeliest(found.names, used.classes, probabilities, several=used.head.several)
 

@@ -123,7 +123,7 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
         wait_for_all()
         if is_main:
             if job.map:
-                shown.say("computing the map and the nearest neighbours")
+                shown.say("merging, then computing the map and the nearest neighbours")
             embedded, reasons = embedding.merge(job)
             for line in lines(reasons, "images that cannot be read"):
                 shown.say(line)

@@ -59,7 +59,7 @@ def unit_blocks(features: np.ndarray, size: int) -> Iterator[tuple[int, Tensor]]
         rows = torch.from_numpy(np.array(features[start : start + size], np.float32))
         if not (finite := rows.isfinite().all(1)).all():
             row = start + int((~finite).nonzero()[0])
-            raise ValueError(f"features in row {row} (from 0) are not finite; embed the images again")
+            raise ValueError(f"features in row {row} (counted from 0) are not finite; embed the images again")
         yield start, F.normalize(rows, dim=1)
 
 

@@ -21,7 +21,7 @@ from cl.console.wording import counted
 from cl.runtime.base_config import BaseConfig
 from cl.sources import UNLABELLED, OwnImages, Splits, place
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import HELD_OUT, check_class, held_out, images_below, share_of_few, wrong_suffix
+from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
 
 DEFAULT = ("images.csv", "images.parquet")
 # The columns and their synonyms, without case, plural, spaces and punctuation.
@@ -31,7 +31,7 @@ COLUMNS = {
     "group": "clip patient patientid series slide source subject subjectid video videoid",
     "split": "fold partition phase set subset usage",
 }
-LABELLED = 100  # held out at least, where other images have no label: they judge an encoder
+LEAST_LABELLED = 100  # images held out, where most have no label: they judge an encoder
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
@@ -56,7 +56,9 @@ class Config(OwnImages):
         description="whether images of the folder that the table does not list are used without a label"
     )
     holdout: float = Field(
-        gt=0, lt=1, description="share held out for validation, of the images or groups without a split"
+        gt=0,
+        lt=1,
+        description="share held out for validation, of images or groups without a split; more of few labels",
     )
 
     def table_path(self, raw: Path) -> Path:
@@ -110,10 +112,11 @@ def splits(config: Config, raw: Path) -> Splits:
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
-    labelled = {row.group or str(row.path) for row in rows if row.label is not None}
-    names = {row.group or str(row.path) for row in rows}
-    few, least = (labelled, LABELLED) if labelled and labelled < names else (names, HELD_OUT)
-    share = config.holdout if any(row.split for row in rows) else share_of_few(few, config.holdout, least)
+    labelled = [row.group or str(row.path) for row in rows if row.label is not None]
+    few, share = set(labelled) or {row.group or str(row.path) for row in rows}, config.holdout
+    if not any(row.split for row in rows):
+        rare = 0 < 2 * len(labelled) < len(rows)
+        share = share_of_few(labelled, share, LEAST_LABELLED) if rare else share_of_few(few, share)
     for row in rows:
         path, group = str(row.path), row.group or ""
         keys.add(path)

@@ -25,7 +25,7 @@ class Checkpoints:
     """The checkpoints of one run in one folder, named by step.
 
     One is due every `seconds`, or less often, up to `RAREST` times, if `save` would take more than `SHARE`.
-    A `with` block ends once the last one is written.
+    A `with` block ends once the last one is written; an exception does not wait for it.
     """
 
     def __init__(self, folder: Path, seconds: float = 60.0) -> None:
@@ -36,13 +36,15 @@ class Checkpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.finish()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self.finish()
 
     def due(self) -> bool:
         """Whether it is time to save. Raises OSError if the last one could not be written."""
-        if self._writing and self._writing.done():
-            self.finish()
+        if self._writing and not self._writing.done():
+            return False
+        self.finish()
         longest = min(self._took / SHARE, RAREST * self.seconds)
         return time.monotonic() - self._saved >= max(self.seconds, longest)
 

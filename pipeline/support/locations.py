@@ -136,10 +136,10 @@ def _check_source(dataset: Source, kind: str) -> None:
 
 def _cache() -> Cache:
     folder = Path(os.environ.get("CL_CACHE", "scratch/cache"))
-    return Cache(folder, round(number("CL_CACHE_GB", 20, "gigabytes") * 1e9))
+    return Cache(folder, round(number_from_environment("CL_CACHE_GB", 20, "gigabytes") * 1e9))
 
 
-def number(variable: str, default: int, unit: str) -> float:
+def number_from_environment(variable: str, default: int, unit: str) -> float:
     """The number that an environment variable gives, or the default."""
     text = os.environ.get(variable) or str(default)
     if not re.fullmatch(r"\d*\.?\d+", text):

@@ -54,7 +54,9 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
     if stage == "baseline":  # experiments in other copies may train the same baseline at the same time
         data += str(Path.cwd())
     key = run_key(f"{stage}@{name}", parameters, inputs, data + encoder)
-    run = Run(_scratch(stage) / key, locations.number("CL_CHECKPOINT_SECONDS", 60, "seconds"))
+    run = Run(
+        _scratch(stage) / key, locations.number_from_environment("CL_CHECKPOINT_SECONDS", 60, "seconds")
+    )
     if not command.is_main_process():
         yield run
         return

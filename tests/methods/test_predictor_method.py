@@ -1,4 +1,4 @@
-"""BYOL, SimSiam, MoCo v3, NNCLR and Fast-MoCo against loops written from their papers."""
+"""BYOL, SimSiam, MoCo v3, NNCLR and Fast-MoCo against a loop written from their papers."""
 
 import itertools
 from functools import partial

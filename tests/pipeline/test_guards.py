@@ -135,7 +135,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 def test_the_time_between_checkpoints_is_a_number(text, monkeypatch) -> None:
     monkeypatch.setenv("CL_CHECKPOINT_SECONDS", text)
     with pytest.raises(ValueError, match=f"CL_CHECKPOINT_SECONDS={text}: give a number"):
-        locations.number("CL_CHECKPOINT_SECONDS", 60, "seconds")
+        locations.number_from_environment("CL_CHECKPOINT_SECONDS", 60, "seconds")
 
 
 def test_names_cannot_control_the_terminal() -> None:

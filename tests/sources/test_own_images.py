@@ -96,14 +96,14 @@ def test_few_images_leave_some_for_validation(images, held_out, tmp_path) -> Non
     assert len(found.val) == held_out
 
 
-@pytest.mark.parametrize(("labelled", "held_out"), [(30, 10), (330, 100)])
-def test_of_few_labelled_images_enough_are_held_out_to_judge_by(labelled, held_out, tmp_path) -> None:
-    """A tenth of the others."""
+@pytest.mark.parametrize(("labelled", "frames", "held_out"), [(30, 1, 10), (330, 1, 100), (330, 6, 102)])
+def test_of_few_labelled_images_enough_are_held_out_to_judge_by(labelled, frames, held_out, tmp_path) -> None:
+    """A tenth of the others; frames of a video stay together."""
     for number in range(700):
         (tmp_path / "raw/own").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"raw/own/{number}.png").touch()
-    rows = [f"{number}.png,{'ab'[number % 2]}" for number in range(labelled)]
-    (tmp_path / "raw/own/labels.csv").write_text("\n".join(["path,label", *rows]))
+    rows = [f"{number}.png,{'ab'[number % 2]},v{number // frames}" for number in range(labelled)]
+    (tmp_path / "raw/own/labels.csv").write_text("\n".join(["path,label,group", *rows]))
     found = table.splits(settings(tmp_path, "partly_labelled"), tmp_path / "raw")
     assert sum(image.label != UNLABELLED for image in found.val) == held_out
     assert sum(image.label == UNLABELLED for image in found.val) == pytest.approx(70 - labelled / 10, abs=15)

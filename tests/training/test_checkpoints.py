@@ -131,6 +131,26 @@ def test_saving_takes_two_percent_of_the_time(tmp_path, monkeypatch, took, secon
     assert store.due()
 
 
+def test_a_failed_write_is_an_error_soon_but_hides_no_other(tmp_path, monkeypatch) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_tensors", fail)
+    layer = nn.Linear(3, 3)
+    arguments = 1, layer, torch.optim.SGD(layer.parameters(), 0.1), dict[str, Any]()
+    store = Checkpoints(tmp_path, seconds=60)
+    store.save(*arguments)
+    with pytest.raises(OSError, match="No space"):
+        for _ in range(1000):
+            assert not store.due()
+            time.sleep(0.01)
+    with pytest.raises(OSError, match="No space"), store:
+        store.save(*arguments)
+    with pytest.raises(FloatingPointError), store:
+        store.save(*arguments)
+        raise FloatingPointError
+
+
 WIDTH = 2000  # 16 MB: writing it takes a while
 
 
@@ -204,7 +224,7 @@ def test_an_optimizers_state_is_on_its_parameters_device(tmp_path) -> None:
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch) -> None:
-    """It holds the values of its own step."""
+    """It holds the values of its own step; the next one is not due before."""
     written, real = threading.Event(), checkpoints.save_tensors
 
     def save_late(*args: Any) -> None:
@@ -220,8 +240,10 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch) -
     with Checkpoints(tmp_path, seconds=0) as store:
         store.save(1, layer, optimizer, {})
         optimizer.step()
+        assert not store.due()
         assert not list(tmp_path.glob("*.safetensors"))
         written.set()
+    assert store.due()
     assert store.restore(layer, optimizer) == (1, {})
     for before, now in zip(saved, (layer.state_dict(), optimizer.state_dict()["state"]), strict=True):
         torch.testing.assert_close(now, before, rtol=0, atol=0)

@@ -41,6 +41,7 @@ def power_cut_after(at: int) -> Iterator[None]:
 
     def cut(self, step, *arguments):  # type: ignore[no-untyped-def]
         saved(self, step, *arguments)
+        self.finish()  # so that the next step is saved too
         if step == at:
             raise PowerCutError
 

@@ -52,7 +52,7 @@ class Config(SizedConfig):
                 "dataset.crop and the size of the views, or another patch"
             )
         if self.positions == "sincos" and self.width % 4:
-            raise ValueError(f"positions=sincos needs a multiple of 4 as width, found {self.width}")
+            raise ValueError(f"positions=sincos needs a multiple of 4 as width, found width={self.width}")
         return self
 
     @property

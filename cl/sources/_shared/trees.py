@@ -17,7 +17,7 @@ SUFFIXES = {
     *(".ppm", ".pgm", ".tif", ".tiff"),
 }
 FEW = 100  # images, or groups of images
-HELD_OUT = 5  # at least
+LEAST = 5  # images or groups that are held out
 SIZED = 10_000  # files whose sizes enter `summary`
 # Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -174,7 +174,7 @@ def check_class(name: str, place: str) -> None:
 def held_out(name: str, share: float) -> bool:
     """Whether an image or group belongs to the validation split, which holds about `share` of all.
 
-    Only the name decides, so adding images moves no other image.
+    Only the name decides: with the same share, adding images moves no other image.
     """
     return _number(name) < share * 2**64
 
@@ -183,9 +183,13 @@ def _number(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
 
 
-def share_of_few(names: Collection[str], share: float, least: int = HELD_OUT) -> float:
-    """The share, raised for few names to hold out at least `least`, or a third if that is less."""
-    if len(names) >= FEW // HELD_OUT * least or len(names) < 3:
+def share_of_few(names: Collection[str], share: float, least: int = LEAST) -> float:
+    """The share, raised for few names to hold out at least `least`, or a third if that is less.
+
+    A group's name may be there once per image, to count its images. With 20 times `least` names or more, the
+    share stays: a tenth holds out enough, and adding images moves no other image.
+    """
+    if len(names) >= 20 * least or len(names) < 3:
         return share
     least = min(least, len(names) // 3)
     last = sorted(map(_number, names))[least - 1]
