@@ -29,6 +29,7 @@ class Counting(Checkpoints):
 
     def save(self, *arguments) -> None:  # type: ignore[no-untyped-def]
         super().save(*arguments)
+        self.finish()  # so that the next step is saved too
         self.saves += 1
 
 
