@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,14 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cl.console.stop import signals
+from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
-from cl.training import optim, tasks
+from cl.training import checkpoints, optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import MetricBuffer, replicated
 from pipeline.support.roofline.fake_gpu import pretended_ranks
 from tests.support.tiny import TinyBackbone
-from tests.support.training import train_tiny
+from tests.support.training import newest_step, train_tiny
 
 LARS = optim.Lars(eta=0.001, eps=0.0, adapt_1d=False, norm="sum", order="ratio")
 OPTIMIZERS: list[dict] = [
@@ -67,6 +68,27 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(
         assert [a[key] for key in ("epoch", "step", "loss", "lr")] == [
             b[key] for key in ("epoch", "step", "loss", "lr")
         ]
+
+
+def test_a_stopped_run_has_saved(shard_folder, params, here, quiet, tmp_path, monkeypatch) -> None:
+    """However long the write takes; only then may the process end."""
+    real = checkpoints.save_tensors
+
+    def slowly(*arguments):  # type: ignore[no-untyped-def]
+        time.sleep(0.5)
+        real(*arguments)
+
+    monkeypatch.setattr(checkpoints, "save_tensors", slowly)
+    with pytest.raises(StoppedError, match="after step 4"):
+        train_tiny(
+            shard_folder,
+            params,
+            here,
+            quiet,
+            checkpoints=Checkpoints(tmp_path, 60),
+            each_epoch=lambda epoch: os.kill(os.getpid(), signal.SIGTERM) or {},
+        )
+    assert newest_step(tmp_path) == 4
 
 
 def test_the_table_of_epochs_grows_and_has_each_epoch_once_if_the_run_is_cut(
