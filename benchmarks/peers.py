@@ -1,0 +1,114 @@
+"""Other libraries' views, loaders and losses for a recipe on CIFAR-10."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from lightly.loss import DCLLoss, NTXentLoss
+from lightly.transforms.multi_view_transform import MultiViewTransform
+from lightly.transforms.simclr_transform import SimCLRViewTransform
+from omegaconf import OmegaConf
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchvision.datasets import CIFAR10
+
+from benchmarks.authors.harness.source import Source, check_commit
+from benchmarks.authors.harness.stand_ins import definitions, module_of_file
+from cl.config import Params
+from cl.methods._shared.pairs import pairs
+from pipeline.support import locations
+
+SOLO_LEARN = Source("vturrisi/solo-learn", "9187ea3", "solo/data/pretrain_dataloader.py")
+LOSSES = {"dcl": DCLLoss, "infonce": NTXentLoss}
+
+
+class Parts(NamedTuple):
+    """A library's side of a training.
+
+    views: of a batch, a list of tensors (N, 3, S, S).
+    loss: the mean, of the views' embeddings (N, D).
+    """
+
+    batches: DataLoader
+    views: Callable[[Any], list[Tensor]]
+    loss: Callable[[list[Tensor]], Tensor]
+
+
+def lightly(params: Params, workers: int, source: Path | None) -> Parts:
+    """Every view against the first two, as our SimCLR does."""
+    view, jitter = params.views["random"], params.views["random"].jitter
+    transform = SimCLRViewTransform(
+        input_size=view.size,
+        cj_prob=jitter.p,
+        cj_strength=1.0,
+        cj_bright=jitter.brightness,
+        cj_contrast=jitter.contrast,
+        cj_sat=jitter.saturation,
+        cj_hue=jitter.hue,
+        min_scale=view.area[0],
+        random_gray_scale=view.grayscale,
+        gaussian_blur=view.blur.p,
+        normalize={"mean": [*params.dataset.mean], "std": [*params.dataset.std]},
+    )
+    images = CIFAR10(os.fspath(locations.raw()), transform=MultiViewTransform([transform] * view.count))
+    batches = DataLoader(images, params.optim.batch_size, shuffle=True, drop_last=True, num_workers=workers)
+    criterion = LOSSES[params.loss.kind](temperature=params.temperature)
+    chosen = list(pairs(view.count)) if view.count > 2 else [(0, 1)]
+    return Parts(
+        batches,
+        lambda batch: batch[0],
+        lambda each: torch.stack([criterion(each[a], each[b]) for a, b in chosen]).mean(),
+    )
+
+
+def solo_learn(params: Params, workers: int, source: Path | None) -> Parts:
+    """InfoNCE of all pairs of views at once, whatever the recipe's loss: it has no DCL.
+
+    Raises:
+        ValueError: the clone is at another commit.
+    """
+    assert source is not None
+    check_commit(SOLO_LEARN, source)
+    theirs = module_of_file(source / SOLO_LEARN.file)
+    (criterion,) = definitions(
+        source / "solo/losses/simclr.py",
+        "simclr_loss_func",
+        torch=torch,
+        F=F,
+        gather=lambda x: x,
+        get_rank=lambda: 0,
+    )
+    view, jitter = params.views["random"], params.views["random"].jitter
+    low, high = view.area
+    settings = {
+        "crop_size": view.size,
+        "rrc": {"enabled": True, "crop_min_scale": low, "crop_max_scale": high},
+        "color_jitter": {
+            "prob": jitter.p,
+            **{name: getattr(jitter, name) for name in ("brightness", "contrast", "saturation", "hue")},
+        },
+        "grayscale": {"prob": view.grayscale},
+        "gaussian_blur": {"prob": view.blur.p},
+        "solarization": {"prob": view.solarize},
+        "equalization": {"prob": 0.0},
+        "horizontal_flip": {"prob": view.flip},
+    }
+    transform = theirs.build_transform_pipeline("cifar10", OmegaConf.create(settings))
+    images = theirs.prepare_datasets(
+        "cifar10",
+        theirs.prepare_n_crop_transform([transform], [view.count]),
+        train_data_path=os.fspath(locations.raw()),
+        download=False,
+    )
+    index = torch.arange(params.optim.batch_size).repeat(view.count)
+    return Parts(
+        theirs.prepare_dataloader(images, params.optim.batch_size, workers),
+        lambda batch: batch[1],
+        lambda each: criterion(torch.cat(each), index, params.temperature),
+    )
+
+
+PARTS = {"lightly": lightly, "solo-learn": solo_learn}
