@@ -4,13 +4,16 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import nn
 
-from benchmarks.gpu import day
+from benchmarks.gpu import check, day
 from benchmarks.gpu.session import Session, read
+from cl.training import checkpoints
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SLOW = {"check.ranks", "check.resume", "check.methods", "speed.step", "speed.profile", "speed.cropping"}
@@ -26,6 +29,24 @@ def test_every_part_runs_at_a_tiny_size_on_a_cpu(name: str, tmp_path: Path, monk
     rows = read(tmp_path / "results.jsonl")
     assert {row["part"] for row in rows} == {name}
     assert all(row["passed"] is not False for row in rows)
+
+
+def test_the_run_that_is_cut_saves_every_step_however_long_a_write_takes(tmp_path, monkeypatch) -> None:
+    real = checkpoints.save_tensors
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.2)
+        real(*arguments)
+
+    monkeypatch.setattr(checkpoints, "save_tensors", slowly)
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    store = check._CutShort(tmp_path, 2)
+    store.save(1, layer, optimizer, {})
+    assert store.due()
+    with pytest.raises(check._PowerCutError):
+        store.save(2, layer, optimizer, {})
+    assert store.restore(layer, optimizer) == (2, {}), "a run that starts over would pass as resumed"
 
 
 @pytest.mark.gpu
