@@ -266,6 +266,7 @@ class _CutShort(Checkpoints):
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
         super().save(step, model, optimizer, history)
+        self.finish()  # so that the next step is saved too
         if step == self.steps:
             raise _PowerCutError
 
