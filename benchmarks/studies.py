@@ -114,11 +114,13 @@ class Study(BaseConfig):
     """docs/studies/<name>.yaml.
 
     source: where the claim is made. limits: how these runs differ from those of the source.
+    follows: what the results mean for a user's choice, written once they are there.
     settings, arms: overrides of `dvc exp run -S`, for all experiments and for those of an arm.
     metric: a number of the results, such as knn_top1, in percent; comparisons may name others.
     """
 
     question: str
+    follows: str | None = None
     source: str
     limits: str
     settings: list[str]
@@ -261,6 +263,7 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
     lines = [
         f"# {study.question}",
         "",
+        *([f"**What follows:** {study.follows}", ""] if study.follows else []),
         f"Written by `python -m benchmarks.study {name}` from `{name}.csv`: "
         f"{finished} of {wanted} runs have finished.",
         "",

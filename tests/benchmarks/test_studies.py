@@ -150,6 +150,12 @@ def test_the_page_names_every_arm_and_verdict() -> None:
     assert "svg" not in studies.page("name", study, [])
 
 
+def test_the_page_tells_below_the_question_what_follows() -> None:
+    study = config.validated(Study, VALUES | {"follows": "Take a."})
+    assert studies.page("n", study, []).startswith("# Is a larger than b?\n\n**What follows:** Take a.\n\n")
+    assert study.fingerprint("a") == config.validated(Study, VALUES).fingerprint("a")
+
+
 def test_a_study_that_compares_unknown_arms_is_refused() -> None:
     values = VALUES | {"comparisons": [{"arm": "a", "than": "d"}]}
     with pytest.raises(ValueError, match="d is not an arm; choose one of a, b, c"):
