@@ -115,12 +115,14 @@ class Study(BaseConfig):
 
     source: where the claim is made. limits: how these runs differ from those of the source.
     follows: what the results mean for a user's choice, written once they are there.
+    continued: the newer study of the same question.
     settings, arms: overrides of `dvc exp run -S`, for all experiments and for those of an arm.
     metric: a number of the results, such as knn_top1, in percent; comparisons may name others.
     """
 
     question: str
     follows: str | None = None
+    continued: Name | None = None
     source: str
     limits: str
     settings: list[str]
@@ -264,6 +266,7 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
         f"# {study.question}",
         "",
         *([f"**What follows:** {study.follows}", ""] if study.follows else []),
+        *([f"Continued by [{study.continued}]({study.continued}.md).", ""] if study.continued else []),
         f"Written by `python -m benchmarks.study {name}` from `{name}.csv`: "
         f"{finished} of {wanted} runs have finished.",
         "",

@@ -150,9 +150,10 @@ def test_the_page_names_every_arm_and_verdict() -> None:
     assert "svg" not in studies.page("name", study, [])
 
 
-def test_the_page_tells_below_the_question_what_follows() -> None:
-    study = config.validated(Study, VALUES | {"follows": "Take a."})
-    assert studies.page("n", study, []).startswith("# Is a larger than b?\n\n**What follows:** Take a.\n\n")
+def test_the_page_tells_below_the_question_what_follows_and_what_continues() -> None:
+    study = config.validated(Study, VALUES | {"follows": "Take a.", "continued": "new"})
+    begin = ["# Is a larger than b?", "**What follows:** Take a.", "Continued by [new](new.md).", "Written by"]
+    assert studies.page("n", study, []).startswith("\n\n".join(begin))
     assert study.fingerprint("a") == config.validated(Study, VALUES).fingerprint("a")
 
 
