@@ -4,7 +4,7 @@
 """
 
 from benchmarks import study as stage
-from benchmarks.studies import Decision, cells, corrected, decide
+from benchmarks.studies import LEVEL, Decision, cells, corrected, decide
 
 
 def main() -> None:
@@ -18,8 +18,9 @@ def page() -> str:
     """The claims whose runs have all finished: which these are does not depend on results."""
     decisions = claims()
     verdicts = corrected([decision for _, decision in decisions])
+    level = LEVEL / max(1, len(decisions))
     rows = [
-        f"| [{name}]({name}.md) | {' | '.join([str(each.comparison), *cells(each), verdict, each.verdict])} |"
+        f"| [{name}]({name}.md) | {each.comparison} | {' | '.join(cells(each, verdict, level))} | {each.verdict} |"
         for (name, each), verdict in zip(decisions, verdicts, strict=True)
     ]
     decided = sum(verdict in ("shown", "refuted") for verdict in verdicts)
@@ -29,9 +30,10 @@ def page() -> str:
         f"Written by `python -m benchmarks.claims`: {decided} of {len(decisions)} claims are decided. "
         "These are the claims whose runs have all finished, which does not depend on results. The "
         "verdicts are corrected for their number (Holm): a wrong one among them has a chance of at "
-        "most 5 %. The intervals are Student's, at 95 %, for each claim alone. The seeds in brackets "
-        "would decide an undecided claim alone with probability 0.8, if difference and deviation are "
-        "those seen.",
+        "most 5 %. The intervals are Student's, at 95 %, for each claim alone. As many new seeds as are in "
+        "brackets would decide an undecided claim with probability 0.8, if difference and deviation are "
+        f"those seen: at {100 * level:.2g} %, which is 5 % divided by the number of claims and suffices for "
+        "Holm's correction.",
         "",
         "| study | comparison | claim | difference | interval | seeds | verdict | alone |",
         "|---|---|---|---|---|---|---|---|",

@@ -211,9 +211,8 @@ class Decision(NamedTuple):
         distance = self.comparison.distance(fmean(values))
         return float(2 * stdtr(len(values) - 1, -distance / error)) if error else 0.0
 
-    @property
-    def seeds_needed(self) -> int | None:
-        """Seeds that decide the claim with power 0.8, if difference and deviation are those seen.
+    def seeds_needed(self, level: float = LEVEL) -> int | None:
+        """Seeds that decide the claim at `level` with power 0.8, if difference and deviation are those seen.
 
         None if it is unknown, or more than `MOST_SEEDS`.
         """
@@ -221,12 +220,15 @@ class Decision(NamedTuple):
         if len(values) < 2 or not (deviation := stdev(values)):
             return None
         effect = self.comparison.distance(fmean(values)) / deviation
-        return next((n for n in range(2, MOST_SEEDS + 1) if power(effect, n) >= POWER), None)
+        return next((n for n in range(2, MOST_SEEDS + 1) if power(effect, n, level) >= POWER), None)
 
 
-def power(effect: float, seeds: int) -> float:
-    """The probability that Student's 95 % interval excludes 0, for `effect` standard deviations above 0."""
-    return float(1 - nctdtr(seeds - 1, effect * sqrt(seeds), stdtrit(seeds - 1, 1 - LEVEL / 2)))
+def power(effect: float, seeds: int, level: float = LEVEL) -> float:
+    """The probability that Student's interval is above 0, for `effect` standard deviations above 0.
+
+    level: the probability that the interval misses a true 0.
+    """
+    return float(1 - nctdtr(seeds - 1, effect * sqrt(seeds), stdtrit(seeds - 1, 1 - level / 2)))
 
 
 def corrected(decisions: list[Decision]) -> list[str]:
@@ -304,15 +306,15 @@ def _arm(name: str, overrides: list[str], values: list[float]) -> str:
 
 
 def _decision(decision: Decision) -> str:
-    return f"| {' | '.join([str(decision.comparison), *cells(decision), decision.verdict])} |"
+    return f"| {' | '.join([str(decision.comparison), *cells(decision, decision.verdict)])} |"
 
 
-def cells(decision: Decision) -> list[str]:
-    """Claim, difference, interval and seeds of a table's row."""
+def cells(decision: Decision, verdict: str, level: float = LEVEL) -> list[str]:
+    """Claim, difference, interval, seeds and verdict of a table's row, with the seeds that `level` needs."""
     differences, interval = list(decision.differences.values()), decision.interval
     mean = f"{fmean(differences):+.3g}" if differences else ""
     between = f"{interval.low:+.3g} to {interval.high:+.3g}" if interval else ""
     needed = ""
-    if decision.verdict == UNDECIDED and decision.finished:
-        needed = f" ({decision.seeds_needed or f'over {MOST_SEEDS}'})"
-    return [decision.comparison.claim, mean, between, f"{len(differences)}{needed}"]
+    if verdict == UNDECIDED and decision.finished:
+        needed = f" ({decision.seeds_needed(level) or f'over {MOST_SEEDS}'})"
+    return [decision.comparison.claim, mean, between, f"{len(differences)}{needed}", verdict]

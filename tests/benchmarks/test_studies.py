@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import ttest_rel
 
 from benchmarks import studies
@@ -119,8 +120,26 @@ def test_seeds_needed_are_those_of_a_power_of_80_percent() -> None:
     assert studies.power(0.5, 34) == pytest.approx(0.8078, abs=1e-4)
     study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
     (decision,) = studies.decide(study, rows(a=(-0.5, 0.5, 1.5), b=(0.0, 0.0, 0.0)))
-    assert decision.seeds_needed == 34
-    assert studies.cells(decision)[-1] == "3 (34)"
+    assert decision.seeds_needed() == 34
+    assert studies.cells(decision, decision.verdict)[-2:] == ["3 (34)", "undecided"]
+
+
+def test_a_claim_that_only_the_correction_leaves_undecided_tells_the_seeds_of_its_level() -> None:
+    """The power by definition: of a normal mean over an independent deviation, integrated over the latter."""
+    study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
+    (decision,) = studies.decide(study, rows(a=(1.0, 1.4, 1.8), b=(0.0, 0.0, 0.0)))
+    level, effect = 0.05 / 30, 1.4 / 0.4
+
+    def power(seeds: int) -> float:
+        error = stats.t.isf(level / 2, seeds - 1) / np.sqrt(seeds - 1)
+        shift = effect * np.sqrt(seeds)
+        return stats.chi2(seeds - 1).expect(lambda x: stats.norm.sf(error * np.sqrt(x) - shift))
+
+    needed = decision.seeds_needed(level)
+    assert needed and decision.verdict == "shown"
+    assert power(needed - 1) < 0.8 < power(needed) == pytest.approx(studies.power(effect, needed, level))
+    assert studies.cells(decision, studies.UNDECIDED, level)[-2:] == [f"3 ({needed})", "undecided"]
+    assert studies.cells(decision, "shown", level)[-2:] == ["3", "shown"]
 
 
 def test_only_seeds_that_both_arms_have_are_compared() -> None:
@@ -152,7 +171,12 @@ def test_the_page_names_every_arm_and_verdict() -> None:
 
 def test_the_page_tells_below_the_question_what_follows_and_what_continues() -> None:
     study = config.validated(Study, VALUES | {"follows": "Take a.", "continued": "new"})
-    begin = ["# Is a larger than b?", "**What follows:** Take a.", "Continued by [new](new.md).", "Written by"]
+    begin = [
+        "# Is a larger than b?",
+        "**What follows:** Take a.",
+        "Continued by [new](new.md).",
+        "Written by",
+    ]
     assert studies.page("n", study, []).startswith("\n\n".join(begin))
     assert study.fingerprint("a") == config.validated(Study, VALUES).fingerprint("a")
 
