@@ -3,8 +3,10 @@
 `python -m benchmarks.claims`
 """
 
+from collections import Counter
+
 from benchmarks import study as stage
-from benchmarks.studies import LEVEL, Decision, cells, corrected, decide
+from benchmarks.studies import LEVEL, UNDECIDED, Decision, cells, corrected, decide
 
 
 def main() -> None:
@@ -19,15 +21,18 @@ def page() -> str:
     decisions = claims()
     verdicts = corrected([decision for _, decision in decisions])
     level = LEVEL / max(1, len(decisions))
-    rows = [
-        f"| [{name}]({name}.md) | {each.comparison} | {' | '.join(cells(each, verdict, level))} | {each.verdict} |"
-        for (name, each), verdict in zip(decisions, verdicts, strict=True)
-    ]
-    decided = sum(verdict in ("shown", "refuted") for verdict in verdicts)
+    rows, decided = [], Counter[str]()
+    for (name, each), verdict in zip(decisions, verdicts, strict=True):
+        printed = [f"[{name}]({name}.md)", str(each.comparison), *cells(each, verdict, level), each.verdict]
+        rows.append(f"| {' | '.join(printed)} |")
+        decided[each.comparison.kind] += verdict != UNDECIDED
     lines = [
         "# The claims of all studies",
         "",
-        f"Written by `python -m benchmarks.claims`: {decided} of {len(decisions)} claims are decided. "
+        "Written by `python -m benchmarks.claims`: "
+        f"{decided.total()} of {len(decisions)} claims are decided. Decided differences between trainings: "
+        f"{decided['trainings']}; between numbers of the same encoders: {decided['encoders']}; theorems of "
+        f"the papers, which check our code: {decided['theorem']}. "
         "These are the claims whose runs have all finished, which does not depend on results. The "
         "verdicts are corrected for their number (Holm): a wrong one among them has a chance of at "
         "most 5 %. The intervals are Student's, at 95 %, for each claim alone. As many new seeds as are in "

@@ -3,7 +3,7 @@
 import hashlib
 from math import inf, sqrt
 from statistics import fmean, stdev
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 from scipy.special import nctdtr, stdtr, stdtrit
@@ -59,11 +59,13 @@ class Comparison(Pair):
     minus: a second difference, which is subtracted: the claim is that the first is larger.
     within: points; the claim is that the difference is between -within and within.
     tested: false if nothing is claimed, and the difference is only shown.
+    theorem: whether the source proves the claim, which then checks the code.
     """
 
     minus: Pair | None = None
     within: float | None = Field(None, gt=0)
     tested: bool = True
+    theorem: bool = False
 
     @model_validator(mode="after")
     def _claims_what_it_tests(self) -> Self:
@@ -79,12 +81,22 @@ class Comparison(Pair):
         """As the page prints it; empty if nothing is claimed."""
         if not self.tested:
             return ""
-        return "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
+        claim = "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
+        return f"{claim} (a theorem)" if self.theorem else claim
 
     @property
     def all_quantities(self) -> list[str]:
         """With those of `minus`."""
         return [name for pair in (self, self.minus) if pair for name in pair.quantities]
+
+    @property
+    def kind(self) -> Literal["theorem", "encoders", "trainings"]:
+        """What it is about: a theorem, numbers of the encoders of one arm, or several arms."""
+        if self.theorem:
+            return "theorem"
+        return (
+            "encoders" if len({arm_and_metric(name)[0] for name in self.all_quantities}) == 1 else "trainings"
+        )
 
     def differences(self, values: dict[str, dict[int, float]]) -> dict[int, float]:
         """By seed, for the seeds that all of its quantities have; `values` holds them by seed."""

@@ -91,6 +91,18 @@ def test_other_metrics_and_numbers_are_compared() -> None:
     assert "3 of 9 runs have finished" in studies.page("name", study, measured)
 
 
+def test_a_claim_about_the_same_encoders_or_of_a_theorem_is_no_comparison_of_trainings() -> None:
+    pairs = [
+        {"arm": "a", "than": "b"},
+        {"arm": "a.npc_mean_512", "than": "a.npc_mean_32"},
+        {"arm": "a", "than": 60.0},
+        {"arm": "a", "than": "a.npc_mean_32", "minus": {"arm": "b", "than": "b.npc_mean_32"}},
+        {"arm": "a", "than": 60.0, "theorem": True},
+    ]
+    kinds = [each.kind for each in config.validated(Study, VALUES | {"comparisons": pairs}).comparisons]
+    assert kinds == ["trainings", "encoders", "encoders", "trainings", "theorem"]
+
+
 @pytest.mark.parametrize("within", [None, 5.0])
 def test_p_is_the_level_at_which_the_interval_decides(within) -> None:
     comparison = {"arm": "a", "than": "b"} | ({"within": within} if within else {})
