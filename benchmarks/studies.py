@@ -1,7 +1,7 @@
 """A study: a question with its experiments and its claims, written down before any of them runs."""
 
 import hashlib
-from math import inf, sqrt
+from math import floor, inf, log10, sqrt
 from statistics import fmean, stdev
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from scipy.special import nctdtr, stdtr, stdtrit
 
 from cl.report.charts import Chart
-from cl.report.intervals import Interval, interval_of_mean, mean_and_deviation
+from cl.report.intervals import Interval, interval_of_mean, mean_and_sd
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 
 UNDECIDED = "undecided"
@@ -266,7 +266,11 @@ def decide(study: Study, rows: list[Row]) -> list[Decision]:
 
 def chart(name: str, study: Study, rows: list[Row]) -> Chart:
     """The differences by seed."""
-    drawn = Chart(name, study.question, "seed", "difference in points", kind="points")
+    compared = {
+        study.quantities[quantity][1] for each in study.comparisons for quantity in each.all_quantities
+    }
+    unit = " in points" if all(metric.endswith("_top1") for metric in compared) else ""
+    drawn = Chart(name, study.question, "seed", f"difference{unit}", kind="points")
     for decision in decide(study, rows):
         for seed, difference in decision.differences.items():
             drawn.add(str(decision.comparison), seed, difference)
@@ -313,8 +317,17 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
 
 
 def _arm(name: str, overrides: list[str], values: list[float]) -> str:
-    value = mean_and_deviation(values) if values else ""
-    return f"| {name} | `{' '.join(overrides)}` | {value} | {len(values)} |"
+    changed = f"`{' '.join(overrides)}`" if overrides else ""
+    return f"| {name} | {changed} | {_mean(values)} | {len(values)} |"
+
+
+def _mean(values: list[float]) -> str:
+    """The mean ± the deviation, with a decimal, or as many as the deviation's first digit needs."""
+    if not values:
+        return ""
+    mean, deviation = mean_and_sd(values)
+    decimals = max(1, -floor(log10(deviation))) if deviation else 1
+    return f"{mean:.{decimals}f}" + (f" ± {deviation:.{decimals}f}" if deviation is not None else "")
 
 
 def _decision(decision: Decision) -> str:

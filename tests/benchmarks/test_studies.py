@@ -181,6 +181,16 @@ def test_the_page_names_every_arm_and_verdict() -> None:
     assert "svg" not in studies.page("name", study, [])
 
 
+def test_ratios_keep_the_digits_of_their_deviation_and_have_no_points() -> None:
+    """A deviation of 0.007 needs three decimals, and an axis of points is for accuracies only."""
+    ratio = config.validated(Study, VALUES | {"metric": "norm_ratio", "arms": VALUES["arms"] | {"a": []}})
+    measured = rows(a=(1.1166, 1.1062, 1.1035), b=(0.84, 0.84, 0.84))
+    page = studies.page("name", ratio, measured)
+    assert "| a |  | 1.109 ± 0.007 | 3 |" in page and "| 0.8 ± 0.0 | 3 |" in page
+    assert studies.chart("name", ratio, measured).y == "difference"
+    assert studies.chart("name", config.validated(Study, VALUES), measured).y == "difference in points"
+
+
 def test_the_page_tells_below_the_question_what_follows_and_what_continues() -> None:
     study = config.validated(Study, VALUES | {"follows": "Take a.", "continued": "new"})
     begin = [
