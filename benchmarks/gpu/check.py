@@ -72,6 +72,15 @@ SMALL_RUN = (
     "optim.warmup_start=0",
 )
 TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.27")  # 4 steps
+RESUMED = (
+    ["backbone=resnet18_small"],
+    ["backbone=resnet18", "precision=bf16"],
+    ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce", "precision=bf16"],
+    ["backbone=resnet18", "method=byol", "optim=lars", "precision=bf16"],
+    ["backbone=resnet18_small", "optim.microbatches=2", "bn_group=16", "precision=bf16"],
+    ["backbone=vit_tiny_patch4", "optim=adamw", "precision=bf16"],
+    ["backbone=resnet18", "optim.compile=true", "precision=bf16"],
+)
 CUT = 3  # the step after which a run is cut
 
 
@@ -279,18 +288,9 @@ class _CutShort(Checkpoints):
 
 def resume(session: Session) -> None:
     """With `deterministic=true`: the same bits twice, and after a power cut."""
-    cases = [
-        ["backbone=resnet18_small"],
-        ["backbone=resnet18", "precision=bf16"],
-        ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce", "precision=bf16"],
-        ["backbone=resnet18", "method=byol", "optim=lars", "precision=bf16"],
-        ["backbone=resnet18_small", "optim.microbatches=2", "bn_group=16", "precision=bf16"],
-        ["backbone=vit_tiny_patch4", "optim=adamw", "precision=bf16"],
-        ["backbone=resnet18", "optim.compile=true", "precision=bf16"],
-    ]
     with tempfile.TemporaryDirectory() as folder:
         shards = write_shards(parameters(*SMALL_RUN), Path(folder))
-        chosen = [["backbone=resnet18"]] if session.tiny else cases
+        chosen = [["backbone=resnet18"]] if session.tiny else RESUMED
         for number, choices in session.in_time(enumerate(chosen)):
             with session.attempt(" ".join(choices)):
                 params = parameters(*SMALL_RUN, *choices, *(TINY_RUN if session.tiny else ()))

@@ -9,8 +9,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks.gpu import day
+from benchmarks.gpu import check, day, steps
 from benchmarks.gpu.session import Session, read
+from benchmarks.parameters import parameters
 
 CPU = torch.device("cpu")
 SLOW = {"check.ranks", "check.resume", "check.methods", "speed.step", "speed.profile", "speed.cropping"}
@@ -26,6 +27,13 @@ def test_every_part_runs_at_a_tiny_size_on_a_cpu(name: str, tmp_path: Path, monk
     rows = read(tmp_path / "results.jsonl")
     assert {row["part"] for row in rows} == {name}
     assert all(row["passed"] is not False for row in rows)
+
+
+def test_options_of_cases_that_need_a_gpu_exist(tmp_path: Path) -> None:
+    for choices in check.RESUMED:
+        parameters(*check.SMALL_RUN, *choices)
+    for case in {(case.overrides, case.setting): case for case in steps.CASES}.values():
+        case.params(Session(torch.device("cuda"), tmp_path, ""))
 
 
 @pytest.mark.gpu
