@@ -162,6 +162,7 @@ def test_waits_are_refused() -> None:
         gpu.clear()
         gpu.may_wait = False
         assert (x + to_device(host, GPU)).device == GPU
+        x.copy_(host.pin_memory(), non_blocking=True)
         assert gpu.waits == 0
         assert (host + 1).tolist() == [1, 2, 3]
         for wait in (
@@ -170,6 +171,8 @@ def test_waits_are_refused() -> None:
             lambda: x.cpu(),
             lambda: torch.equal(x, x),
             lambda: host.to(GPU),
+            lambda: host.pin_memory().to(GPU),
+            lambda: x.copy_(host.pin_memory()),
             lambda: torch.tensor([1.0, 2.0], device=GPU),
             lambda: x[host],
             lambda: bool(x.isnan().any()),
