@@ -74,13 +74,17 @@ def test_the_image_has_what_it_checks() -> None:
 )
 def test_triton_is_told_where_libcuda_is(cached: str, given: str, expected: str, tmp_path: Path) -> None:
     """A read-only image keeps the linker's cache from before libcuda was mounted."""
-    (tmp_path / "libcuda.so.1").touch()
+    folder = tmp_path / "usr/lib64"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.1").touch()
     (tmp_path / "ldconfig").write_text(f"#!/bin/sh\necho '{cached}'\n")
     (tmp_path / "ldconfig").chmod(0o755)
-    script = f". {ROOT}/docker/functions.sh; find_libcuda /no/libcuda.so.1 {tmp_path}/libcuda.so.1; "
+    for name in ("entrypoint.sh", "functions.sh"):
+        (tmp_path / name).write_text(
+            (ROOT / "docker" / name).read_text().replace("/usr/", f"{tmp_path}/usr/")
+        )
     environ = environment()
     environ |= {"PATH": f"{tmp_path}:{environ['PATH']}", "TRITON_LIBCUDA_PATH": given}
-    found = subprocess.check_output(
-        ["bash", "-euc", script + 'echo "$TRITON_LIBCUDA_PATH"'], env=environ, text=True
-    )
-    assert found.strip() == expected.format(folder=tmp_path)
+    command = ["bash", tmp_path / "entrypoint.sh", "printenv", "TRITON_LIBCUDA_PATH"]
+    found = subprocess.check_output(command, env=environ, text=True)
+    assert found.strip() == expected.format(folder=folder)
