@@ -16,15 +16,15 @@ HEADER = Path(sysconfig.get_path("include"), "Python.h")
 pytestmark = pytest.mark.skipif(
     not (shutil.which("gcc") and HEADER.exists()), reason="no C compiler or Python.h"
 )
-LIBRARIES = ("libibverbs.so.1", "libmlx5.so.1")
+LIBRARIES, LIBCUDA = ("libibverbs.so.1", "libmlx5.so.1"), "libcuda.so.1"
 
 
 def check(folder: Path, *libraries: str, **variables: str) -> list[str]:
-    """The lines that it prints where these of the LIBRARIES can be loaded."""
+    """The lines that it prints where these of LIBRARIES and LIBCUDA can be loaded."""
     c_library = next(
         line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line
     )
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, LIBCUDA):
         if library in libraries:
             (folder / library).symlink_to(c_library)
         else:
@@ -58,6 +58,14 @@ def test_a_missing_driver_capability_and_compiler_are_named(tmp_path: Path) -> N
     )
     assert capability.startswith("missing: video in NVIDIA_DRIVER_CAPABILITIES")
     assert compiler.startswith("missing: something that Triton needs (FileNotFoundError")
+
+
+def test_a_libcuda_that_triton_does_not_find_is_named(tmp_path: Path) -> None:
+    """The loader takes a semicolon between folders; Triton does not, so it knows only the linker's cache."""
+    if LIBCUDA in subprocess.check_output(["/sbin/ldconfig", "-p"], text=True):
+        pytest.skip("an NVIDIA driver is installed")
+    line = check(tmp_path, *LIBRARIES, LIBCUDA, LD_LIBRARY_PATH=f"{tmp_path};")[0]
+    assert line.startswith("missing: something that Triton needs (AssertionError: libcuda.so cannot found")
 
 
 def test_the_image_has_what_it_checks() -> None:
