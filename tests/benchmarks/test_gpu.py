@@ -1,8 +1,10 @@
 """The GPU benchmarks: on a GPU every check passes; without one they say so, and run at a tiny size."""
 
 import os
+import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,24 @@ def test_without_a_gpu_it_says_so_and_writes_a_page_only_if_asked(part, code, tm
     assert text.startswith("# Page\n\nBy hand.\n\n## Measured\n\nWritten by")
     assert text.endswith("\n\n## Next\n\nBy hand, too.\n")
     assert "old" not in text
+
+
+def stopping(number: int, process: int, session: Session) -> None:
+    session.report("one", True)
+    os.kill(process, number)
+    time.sleep(1000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_it_has_found_is_written_if_it_is_stopped(number, tmp_path, monkeypatch) -> None:
+    parts = {"check.stopping": partial(stopping, number, os.getpid()), "check.right": right}
+    monkeypatch.setattr(day, "PARTS", parts)
+    result = CliRunner().invoke(day.main, ["--to", str(tmp_path / "page.md")])
+    assert result.exit_code == 1
+    text = (tmp_path / "page.md").read_text()
+    assert "check.stopping, the whole part: stopped by a signal" in text
+    assert "| check.stopping | 1 | 1 |" in text
+    assert "check.right" not in text
 
 
 def test_it_says_which_defaults_to_change() -> None:
