@@ -6,6 +6,7 @@ and in which type, what memory is in use, and where the CPU waits. It shows neit
 whether kernels work.
 """
 
+import os
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -83,6 +84,8 @@ class FakeGpu(TorchDispatchMode):
             (F, "scaled_dot_product_attention", _attention),
         ):
             self._contexts.enter_context(patch.object(place, name, value))
+        hidden = patch.dict(os.environ, CUDA_VISIBLE_DEVICES="")  # PyTorch would start a GPU that is there
+        self._contexts.enter_context(hidden)
         self._contexts.enter_context(self._fake)
         return super().__enter__()
 
