@@ -23,8 +23,8 @@ from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime import machine
 
-QUERIES, NEGATIVES, WIDTH, KEYS, ROUNDS = 256, 16384, 128, (1, 2, 4, 8, 16), 3
-STEP_QUERIES, STEP_KEYS, SIDE = 32, (1, 2, 5, 9), 32  # 5 and 9 in JCL's ablations
+QUERIES, NEGATIVES, WIDTH, KEYS, ROUNDS = 256, 16384, 128, (1, 2, 4, 8, 16), 9
+STEP_QUERIES, STEP_KEYS, SIDE = 32, (2, 5), 32  # 5 as JCL's experiments have
 STEP = ["method=moco_v2_keys", "backbone=resnet18_small", "bn_group=global", "method.shuffle=false"]
 LABELS = ("vanilla, as written", "vanilla, one partition", "JCL")
 

@@ -33,7 +33,7 @@ from cl.runtime.machine import Machine
 from cl.training import optim
 from cl.training.loop import train
 from cl.training.start import Start
-from pipeline.support import locations, pretraining
+from pipeline.support import command, locations, pretraining
 
 
 @click.command()
@@ -42,6 +42,7 @@ from pipeline.support import locations, pretraining
 @click.option("--by", "ways", multiple=True, type=click.Choice(["cl", *peers.PARTS]), default=("cl",))
 @click.option("--source", type=click.Path(exists=True, path_type=Path), help="a clone of solo-learn")
 @click.option("-S", "overrides", multiple=True, help="parameters other than the recipe's")
+@command.entry_point
 def main(
     recipe: str,
     seeds: tuple[int, ...],
@@ -49,8 +50,6 @@ def main(
     source: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
-    if "solo-learn" in ways and source is None:
-        raise click.UsageError(f"--by solo-learn needs --source, a clone of {peers.SOLO_LEARN}")
     print("| trained by | seed | seconds | CPU seconds | kNN, backbone | kNN, embedding |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:

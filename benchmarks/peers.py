@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.datasets import CIFAR10
 
-from benchmarks.authors.harness.source import Source, check_commit
+from benchmarks.authors.harness.source import Source, assign
 from benchmarks.authors.harness.stand_ins import definitions, module_of_file
 from cl.config import Params
 from cl.methods._shared.pairs import pairs
@@ -68,10 +68,11 @@ def solo_learn(params: Params, workers: int, source: Path | None) -> Parts:
     """InfoNCE of all pairs of views at once, whatever the recipe's loss: it has no DCL.
 
     Raises:
-        ValueError: the clone is at another commit.
+        ValueError: the folder is no clone of it, or at another commit.
     """
-    assert source is not None
-    check_commit(SOLO_LEARN, source)
+    if source is None:
+        raise ValueError(f"--by solo-learn needs --source, a clone of {SOLO_LEARN}")
+    source = assign([source], [SOLO_LEARN])[SOLO_LEARN]
     theirs = module_of_file(source / SOLO_LEARN.file)
     (criterion,) = definitions(
         source / "solo/losses/simclr.py",

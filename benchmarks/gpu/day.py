@@ -46,7 +46,8 @@ OVERLAP, LEAST = 2.0, 30.0
 MEASURED = 0.4  # of the time, what checks leave to measurements
 IN_TIME = 0.7  # of its limit, a part begins no further case
 GAIN = 1.1  # times as fast, from which on a default should change
-ALL, NO_TIME = "the whole part", "not run: no time left"
+ALL, NO_TIME, CUT = "the whole part", "not run: no time left", "not finished: no time left"
+NO_GPU = "no GPU: this only tries itself at a tiny size on the CPU, and its figures say nothing"
 PAGE, HEADING = Path("docs/results/gpu.md"), "## Measured\n"
 NOT_FIGURES = ("part", "what", "passed", "note", "error")
 # Parts are forked from a process that has imported them but not started CUDA.
@@ -62,17 +63,20 @@ def main(chosen: tuple[str, ...], minutes: float, to: Path | None) -> None:
     """Check results on a GPU, then measure its speed; exit with 1 if a part fails.
 
     Without PARTS, such as check.methods, all run, and docs/results/gpu.md gets the results of a GPU.
+    check.card, which names the card, always runs.
     """
     device = torch.device("cuda" if machine.gpus() else "cpu")
     if device.type == "cpu":
-        print("no GPU: this only tries itself at a tiny size on the CPU, and its figures say nothing")
+        print(NO_GPU)
     elif not chosen:
         to = to or PAGE
-    rows = run({name: PARTS[name] for name in chosen or PARTS}, device, 60 * minutes)
+    parts = {name: PARTS[name] for name in PARTS if not chosen or name in ("check.card", *chosen)}
+    rows = run(parts, device, 60 * minutes)
+    found = conclusions(rows, device)
     if to:
-        to.write_text(with_section(to.read_text() if to.exists() else "", section(rows, minutes)))
+        to.write_text(with_section(to.read_text() if to.exists() else "", section(rows, found, minutes)))
         print(f"written: {to}")
-    print("\n".join(["", *conclusions(rows)]))
+    print("\n".join(["", *found]))
     sys.exit(any(row["passed"] is False for row in rows))
 
 
@@ -97,7 +101,7 @@ def run(parts: dict[str, Part], device: torch.device, seconds: float) -> list[Ro
                 if left > share:
                     session.report(ALL, False, error=str(error))
                 else:
-                    session.report(ALL, note="not finished: no time left")
+                    session.report(ALL, note=CUT)
             except ChildProcessError as error:
                 session.report(ALL, False, error=str(error))
             except (KeyboardInterrupt, SystemExit):
@@ -145,18 +149,20 @@ def _run(part: Part, session: Session, errors: Path) -> None:
         part(session)
 
 
-def conclusions(rows: list[Row]) -> list[str]:
-    """What failed, what is missing, and which choices are faster or slower, in a sentence each."""
-    found = [
+def conclusions(rows: list[Row], device: torch.device) -> list[str]:
+    """What failed, what is missing, and which choices are faster or slower on a GPU, in a sentence each."""
+    found = [] if device.type == "cuda" else [NO_GPU]
+    found += [
         f"**failed**: {row['part']}, {row['what']}: {row.get('error') or 'not as on the CPU'}"
         for row in rows
         if row["passed"] is False
     ]
     notes = {f"{row['part']}, {row['what']}": row["note"] for row in rows if "note" in row}
-    found += [f"{what}: {note}" for what, note in notes.items() if note != NO_TIME]
-    if missing := [row["part"] for row in rows if row.get("note") == NO_TIME]:
-        found.append(f"not run, as the time was over: {', '.join(missing)}")
-    for row in rows:
+    found += [f"{what}: {note}" for what, note in notes.items() if note not in (CUT, NO_TIME)]
+    for note, state in ((CUT, "not finished"), (NO_TIME, "not run")):
+        if missing := [row["part"] for row in rows if row.get("note") == note]:
+            found.append(f"{state}, as the time was over: {', '.join(missing)}")
+    for row in rows if device.type == "cuda" else ():
         gain = row.get("times_as_fast", 1.0)
         if not 1 / GAIN < gain < GAIN:
             advice = "make it the choice on GPUs" if gain > 1 else "leave it off on GPUs"
@@ -164,18 +170,18 @@ def conclusions(rows: list[Row]) -> list[str]:
     return found
 
 
-def section(rows: list[Row], minutes: float) -> str:
-    """The results in Markdown."""
+def section(rows: list[Row], found: list[str], minutes: float) -> str:
+    """The results and what was found, in Markdown."""
     commit, changed = provenance.code()
     card = next((row for row in rows if row["what"] == "card"), {})
     lines = [
         HEADING,
-        f"Written by `benchmarks.gpu.day` on {datetime.now(UTC):%Y-%m-%d}, in at most {minutes:g} minutes, "
+        f"Written by `benchmarks.gpu.day --minutes {minutes:g}` on {datetime.now(UTC):%Y-%m-%d}, "
         f"at commit {(commit or 'unknown')[:7]}{' with changes' if changed else ''}, on: "
         + ", ".join(f"{name} {short(value)}" for name, value in _figures(card).items())
         + ".",
         "",
-        *(f"- {sentence}" for sentence in conclusions(rows)),
+        *(f"- {sentence}" for sentence in found),
         "",
         *_table(["check", "right", "wrong"], _counts(rows)),
     ]

@@ -6,16 +6,19 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import nn
 
 from benchmarks.gpu import check, day, steps
 from benchmarks.gpu.session import Session, read
 from benchmarks.parameters import parameters
+from cl.training import checkpoints
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SLOW = {"check.ranks", "check.resume", "check.methods", "speed.step", "speed.profile", "speed.cropping"}
 TINY = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in day.PARTS]
 CHECKS = [name for name in day.PARTS if name.startswith("check.")]
@@ -34,14 +37,33 @@ def test_options_of_cases_that_need_a_gpu_exist(tmp_path: Path) -> None:
     for choices in check.RESUMED:
         parameters(*check.SMALL_RUN, *choices)
     for case in {(case.overrides, case.setting): case for case in steps.CASES}.values():
-        case.params(Session(torch.device("cuda"), tmp_path, ""))
+        case.params(Session(CUDA, tmp_path, ""))
+
+
+def test_the_run_that_is_cut_saves_every_step_however_long_a_write_takes(tmp_path, monkeypatch) -> None:
+    real = checkpoints.save_tensors
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.2)
+        real(*arguments)
+
+    monkeypatch.setattr(checkpoints, "save_tensors", slowly)
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    store = check._CutShort(tmp_path)
+    store.save(check.CUT - 1, layer, optimizer, {})
+    assert store.due()
+    with pytest.raises(check._PowerCutError):
+        store.save(check.CUT, layer, optimizer, {})
+    store.restore(layer, optimizer)
+    assert store.restored == check.CUT, "a run that starts over would pass as resumed"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CHECKS)
 def test_results_on_a_gpu_are_those_of_the_cpu(name: str) -> None:
     """Methods, losses, batch norm, log-partition, augmentation, the loop, exact resume, and two processes."""
-    rows = day.run({name: day.PARTS[name]}, torch.device("cuda"), 3600)
+    rows = day.run({name: day.PARTS[name]}, CUDA, 3600)
     assert rows
     assert [row for row in rows if row["passed"] is False] == []
 
@@ -154,7 +176,31 @@ def test_it_says_which_defaults_to_change() -> None:
     def row(gain: float) -> day.Row:
         return {"part": "speed.step", "what": "x", "passed": None, "setting": "a=b", "times_as_fast": gain}
 
-    assert day.conclusions([row(1.4), row(1.05), row(0.5)]) == [
+    rows = [row(1.4), row(1.05), row(0.5)]
+    assert day.conclusions(rows, CUDA) == [
         "a=b is 1.4 times as fast (x): make it the choice on GPUs",
         "a=b is 0.5 times as fast (x): leave it off on GPUs",
     ]
+    assert day.conclusions(rows, CPU) == [day.NO_GPU], "advice without a GPU"
+
+
+def test_parts_that_the_time_did_not_suffice_for_are_named_together() -> None:
+    def row(part: str, note: str) -> day.Row:
+        return {"part": part, "what": day.ALL, "passed": None, "note": note}
+
+    rows = [row("a", day.CUT), row("b", day.NO_TIME), row("c", day.CUT)]
+    assert day.conclusions(rows, CUDA) == [
+        "not finished, as the time was over: a, c",
+        "not run, as the time was over: b",
+    ]
+
+
+def test_a_page_of_some_parts_names_the_card(tmp_path: Path, monkeypatch) -> None:
+    parts = {"check.card": day.PARTS["check.card"], "check.loop": right, "check.ranks": wrong}
+    monkeypatch.setattr(day, "PARTS", parts)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    page = tmp_path / "page.md"
+    result = CliRunner().invoke(day.main, ["check.loop", "--minutes", "1", "--to", str(page)])
+    assert result.exit_code == 0, result.output
+    assert "on: gpu none" in page.read_text()
+    assert "| check.loop | 1 | 0 |" in page.read_text()
