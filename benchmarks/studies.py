@@ -1,15 +1,15 @@
 """A study: a question with its experiments and its claims, written down before any of them runs."""
 
 import hashlib
-from math import inf, sqrt
+from math import floor, inf, log10, sqrt
 from statistics import fmean, stdev
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 from scipy.special import nctdtr, stdtr, stdtrit
 
 from cl.report.charts import Chart
-from cl.report.intervals import Interval, interval_of_mean, mean_and_deviation
+from cl.report.intervals import Interval, interval_of_mean, mean_and_sd
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 
 UNDECIDED = "undecided"
@@ -59,11 +59,13 @@ class Comparison(Pair):
     minus: a second difference, which is subtracted: the claim is that the first is larger.
     within: points; the claim is that the difference is between -within and within.
     tested: false if nothing is claimed, and the difference is only shown.
+    theorem: whether the source proves the claim, which then checks the code.
     """
 
     minus: Pair | None = None
     within: float | None = Field(None, gt=0)
     tested: bool = True
+    theorem: bool = False
 
     @model_validator(mode="after")
     def _claims_what_it_tests(self) -> Self:
@@ -79,12 +81,22 @@ class Comparison(Pair):
         """As the page prints it; empty if nothing is claimed."""
         if not self.tested:
             return ""
-        return "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
+        claim = "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
+        return f"{claim} (a theorem)" if self.theorem else claim
 
     @property
     def all_quantities(self) -> list[str]:
         """With those of `minus`."""
         return [name for pair in (self, self.minus) if pair for name in pair.quantities]
+
+    @property
+    def kind(self) -> Literal["theorem", "encoders", "trainings"]:
+        """What it is about: a theorem, numbers of the encoders of one arm, or several arms."""
+        if self.theorem:
+            return "theorem"
+        return (
+            "encoders" if len({arm_and_metric(name)[0] for name in self.all_quantities}) == 1 else "trainings"
+        )
 
     def differences(self, values: dict[str, dict[int, float]]) -> dict[int, float]:
         """By seed, for the seeds that all of its quantities have; `values` holds them by seed."""
@@ -114,11 +126,15 @@ class Study(BaseConfig):
     """docs/studies/<name>.yaml.
 
     source: where the claim is made. limits: how these runs differ from those of the source.
+    follows: what the results mean for a user's choice, written once they are there.
+    continued: the newer study of the same question.
     settings, arms: overrides of `dvc exp run -S`, for all experiments and for those of an arm.
     metric: a number of the results, such as knn_top1, in percent; comparisons may name others.
     """
 
     question: str
+    follows: str | None = None
+    continued: Name | None = None
     source: str
     limits: str
     settings: list[str]
@@ -207,9 +223,8 @@ class Decision(NamedTuple):
         distance = self.comparison.distance(fmean(values))
         return float(2 * stdtr(len(values) - 1, -distance / error)) if error else 0.0
 
-    @property
-    def seeds_needed(self) -> int | None:
-        """Seeds that decide the claim with power 0.8, if difference and deviation are those seen.
+    def seeds_needed(self, level: float = LEVEL) -> int | None:
+        """Seeds that decide the claim at `level` with power 0.8, if difference and deviation are those seen.
 
         None if it is unknown, or more than `MOST_SEEDS`.
         """
@@ -217,12 +232,15 @@ class Decision(NamedTuple):
         if len(values) < 2 or not (deviation := stdev(values)):
             return None
         effect = self.comparison.distance(fmean(values)) / deviation
-        return next((n for n in range(2, MOST_SEEDS + 1) if power(effect, n) >= POWER), None)
+        return next((n for n in range(2, MOST_SEEDS + 1) if power(effect, n, level) >= POWER), None)
 
 
-def power(effect: float, seeds: int) -> float:
-    """The probability that Student's 95 % interval excludes 0, for `effect` standard deviations above 0."""
-    return float(1 - nctdtr(seeds - 1, effect * sqrt(seeds), stdtrit(seeds - 1, 1 - LEVEL / 2)))
+def power(effect: float, seeds: int, level: float = LEVEL) -> float:
+    """The probability that Student's interval is above 0, for `effect` standard deviations above 0.
+
+    level: the probability that the interval misses a true 0.
+    """
+    return float(1 - nctdtr(seeds - 1, effect * sqrt(seeds), stdtrit(seeds - 1, 1 - level / 2)))
 
 
 def corrected(decisions: list[Decision]) -> list[str]:
@@ -248,7 +266,11 @@ def decide(study: Study, rows: list[Row]) -> list[Decision]:
 
 def chart(name: str, study: Study, rows: list[Row]) -> Chart:
     """The differences by seed."""
-    drawn = Chart(name, study.question, "seed", "difference in points", kind="points")
+    compared = {
+        study.quantities[quantity][1] for each in study.comparisons for quantity in each.all_quantities
+    }
+    unit = " in points" if all(metric.endswith("_top1") for metric in compared) else ""
+    drawn = Chart(name, study.question, "seed", f"difference{unit}", kind="points")
     for decision in decide(study, rows):
         for seed, difference in decision.differences.items():
             drawn.add(str(decision.comparison), seed, difference)
@@ -261,6 +283,8 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
     lines = [
         f"# {study.question}",
         "",
+        *([f"**What follows:** {study.follows}", ""] if study.follows else []),
+        *([f"Continued by [{study.continued}]({study.continued}.md).", ""] if study.continued else []),
         f"Written by `python -m benchmarks.study {name}` from `{name}.csv`: "
         f"{finished} of {wanted} runs have finished.",
         "",
@@ -293,20 +317,29 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
 
 
 def _arm(name: str, overrides: list[str], values: list[float]) -> str:
-    value = mean_and_deviation(values) if values else ""
-    return f"| {name} | `{' '.join(overrides)}` | {value} | {len(values)} |"
+    changed = f"`{' '.join(overrides)}`" if overrides else ""
+    return f"| {name} | {changed} | {_mean(values)} | {len(values)} |"
+
+
+def _mean(values: list[float]) -> str:
+    """The mean ± the deviation, with a decimal, or as many as the deviation's first digit needs."""
+    if not values:
+        return ""
+    mean, deviation = mean_and_sd(values)
+    decimals = max(1, -floor(log10(deviation))) if deviation else 1
+    return f"{mean:.{decimals}f}" + (f" ± {deviation:.{decimals}f}" if deviation is not None else "")
 
 
 def _decision(decision: Decision) -> str:
-    return f"| {' | '.join([str(decision.comparison), *cells(decision), decision.verdict])} |"
+    return f"| {' | '.join([str(decision.comparison), *cells(decision, decision.verdict)])} |"
 
 
-def cells(decision: Decision) -> list[str]:
-    """Claim, difference, interval and seeds of a table's row."""
+def cells(decision: Decision, verdict: str, level: float = LEVEL) -> list[str]:
+    """Claim, difference, interval, seeds and verdict of a table's row, with the seeds that `level` needs."""
     differences, interval = list(decision.differences.values()), decision.interval
     mean = f"{fmean(differences):+.3g}" if differences else ""
     between = f"{interval.low:+.3g} to {interval.high:+.3g}" if interval else ""
     needed = ""
-    if decision.verdict == UNDECIDED and decision.finished:
-        needed = f" ({decision.seeds_needed or f'over {MOST_SEEDS}'})"
-    return [decision.comparison.claim, mean, between, f"{len(differences)}{needed}"]
+    if verdict == UNDECIDED and decision.finished:
+        needed = f" ({decision.seeds_needed(level) or f'over {MOST_SEEDS}'})"
+    return [decision.comparison.claim, mean, between, f"{len(differences)}{needed}", verdict]

@@ -16,8 +16,8 @@ from cl.runtime.metric_info import MetricInfo
 class Config(Sampling):
     """See `Sampling`.
 
-    keys: the source of negatives: other images, encoded by the finished encoder; or the queue as training
-        left it, so that only `queries` images are encoded.
+    keys: the source of negatives: other images, encoded by the encoder after the epoch; or the queue as it
+        was then, so that only `queries` images are encoded.
     """
 
     kind: Literal["gradient_norm"]

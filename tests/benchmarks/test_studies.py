@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import ttest_rel
 
 from benchmarks import studies
@@ -90,6 +91,18 @@ def test_other_metrics_and_numbers_are_compared() -> None:
     assert "3 of 9 runs have finished" in studies.page("name", study, measured)
 
 
+def test_a_claim_about_the_same_encoders_or_of_a_theorem_is_no_comparison_of_trainings() -> None:
+    pairs = [
+        {"arm": "a", "than": "b"},
+        {"arm": "a.npc_mean_512", "than": "a.npc_mean_32"},
+        {"arm": "a", "than": 60.0},
+        {"arm": "a", "than": "a.npc_mean_32", "minus": {"arm": "b", "than": "b.npc_mean_32"}},
+        {"arm": "a", "than": 60.0, "theorem": True},
+    ]
+    kinds = [each.kind for each in config.validated(Study, VALUES | {"comparisons": pairs}).comparisons]
+    assert kinds == ["trainings", "encoders", "encoders", "trainings", "theorem"]
+
+
 @pytest.mark.parametrize("within", [None, 5.0])
 def test_p_is_the_level_at_which_the_interval_decides(within) -> None:
     comparison = {"arm": "a", "than": "b"} | ({"within": within} if within else {})
@@ -119,8 +132,26 @@ def test_seeds_needed_are_those_of_a_power_of_80_percent() -> None:
     assert studies.power(0.5, 34) == pytest.approx(0.8078, abs=1e-4)
     study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
     (decision,) = studies.decide(study, rows(a=(-0.5, 0.5, 1.5), b=(0.0, 0.0, 0.0)))
-    assert decision.seeds_needed == 34
-    assert studies.cells(decision)[-1] == "3 (34)"
+    assert decision.seeds_needed() == 34
+    assert studies.cells(decision, decision.verdict)[-2:] == ["3 (34)", "undecided"]
+
+
+def test_a_claim_that_only_the_correction_leaves_undecided_tells_the_seeds_of_its_level() -> None:
+    """The power by definition: of a normal mean over an independent deviation, integrated over the latter."""
+    study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
+    (decision,) = studies.decide(study, rows(a=(1.0, 1.4, 1.8), b=(0.0, 0.0, 0.0)))
+    level, effect = 0.05 / 30, 1.4 / 0.4
+
+    def power(seeds: int) -> float:
+        error = stats.t.isf(level / 2, seeds - 1) / np.sqrt(seeds - 1)
+        shift = effect * np.sqrt(seeds)
+        return stats.chi2(seeds - 1).expect(lambda x: stats.norm.sf(error * np.sqrt(x) - shift))
+
+    needed = decision.seeds_needed(level)
+    assert needed and decision.verdict == "shown"
+    assert power(needed - 1) < 0.8 < power(needed) == pytest.approx(studies.power(effect, needed, level))
+    assert studies.cells(decision, studies.UNDECIDED, level)[-2:] == [f"3 ({needed})", "undecided"]
+    assert studies.cells(decision, "shown", level)[-2:] == ["3", "shown"]
 
 
 def test_only_seeds_that_both_arms_have_are_compared() -> None:
@@ -148,6 +179,28 @@ def test_the_page_names_every_arm_and_verdict() -> None:
     assert "![Differences by seed](name.svg)" in page
     assert "* Commits of the code: abc\n" in page
     assert "svg" not in studies.page("name", study, [])
+
+
+def test_ratios_keep_the_digits_of_their_deviation_and_have_no_points() -> None:
+    """A deviation of 0.007 needs three decimals, and an axis of points is for accuracies only."""
+    ratio = config.validated(Study, VALUES | {"metric": "norm_ratio", "arms": VALUES["arms"] | {"a": []}})
+    measured = rows(a=(1.1166, 1.1062, 1.1035), b=(0.84, 0.84, 0.84))
+    page = studies.page("name", ratio, measured)
+    assert "| a |  | 1.109 ± 0.007 | 3 |" in page and "| 0.8 ± 0.0 | 3 |" in page
+    assert studies.chart("name", ratio, measured).y == "difference"
+    assert studies.chart("name", config.validated(Study, VALUES), measured).y == "difference in points"
+
+
+def test_the_page_tells_below_the_question_what_follows_and_what_continues() -> None:
+    study = config.validated(Study, VALUES | {"follows": "Take a.", "continued": "new"})
+    begin = [
+        "# Is a larger than b?",
+        "**What follows:** Take a.",
+        "Continued by [new](new.md).",
+        "Written by",
+    ]
+    assert studies.page("n", study, []).startswith("\n\n".join(begin))
+    assert study.fingerprint("a") == config.validated(Study, VALUES).fingerprint("a")
 
 
 def test_a_study_that_compares_unknown_arms_is_refused() -> None:
