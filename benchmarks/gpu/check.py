@@ -72,6 +72,16 @@ SMALL_RUN = (
     "optim.warmup_start=0",
 )
 TINY_RUN = ("optim.batch_size=8", "optim.epochs=0.27")  # 4 steps
+RESUMED = (
+    ["backbone=resnet18_small"],
+    ["backbone=resnet18", "precision=bf16"],
+    ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce", "precision=bf16"],
+    ["backbone=resnet18", "method=byol", "optim=lars", "precision=bf16"],
+    ["backbone=resnet18_small", "optim.microbatches=2", "bn_group=16", "precision=bf16"],
+    ["backbone=vit_tiny_patch4", "optim=adamw", "precision=bf16"],
+    ["backbone=resnet18", "optim.compile=true", "precision=bf16"],
+)
+CUT = 3  # the step after which a run is cut
 
 
 def card(session: Session) -> None:
@@ -258,45 +268,44 @@ class _PowerCutError(Exception):
 
 
 class _CutShort(Checkpoints):
-    """Saves after every step, and loses power after some."""
+    """Saves after every step until the power is cut after step CUT; `restored` is the step after the cut."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        super().__init__(folder, seconds=0)
-        self.steps = steps
+    restored = 0
+
+    def due(self) -> bool:
+        return not self.restored
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer, history: dict[str, Any]) -> None:
         super().save(step, model, optimizer, history)
-        self.finish()  # so that the next step is saved too
-        if step == self.steps:
+        if step == CUT:
+            self.finish()
             raise _PowerCutError
+
+    def restore(self, *arguments: Any) -> tuple[int, dict[str, Any]]:
+        self.restored, history = super().restore(*arguments)
+        return self.restored, history
 
 
 def resume(session: Session) -> None:
     """With `deterministic=true`: the same bits twice, and after a power cut."""
-    cases = [
-        ["backbone=resnet18_small"],
-        ["backbone=resnet18", "precision=bf16"],
-        ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce", "precision=bf16"],
-        ["backbone=resnet18", "method=byol", "optim=lars", "precision=bf16"],
-        ["backbone=resnet18_small", "optim.microbatches=2", "bn_group=16", "precision=bf16"],
-        ["backbone=vit_tiny_patch4", "optim=adamw", "precision=bf16"],
-        ["backbone=resnet18", "optim.compile=true", "precision=bf16"],
-    ]
     with tempfile.TemporaryDirectory() as folder:
         shards = write_shards(parameters(*SMALL_RUN), Path(folder))
-        chosen = [["backbone=resnet18"]] if session.tiny else cases
+        chosen = [["backbone=resnet18"]] if session.tiny else RESUMED
         for number, choices in session.in_time(enumerate(chosen)):
             with session.attempt(" ".join(choices)):
                 params = parameters(*SMALL_RUN, *choices, *(TINY_RUN if session.tiny else ()))
                 here = machine.find(params.precision, deterministic=True)
                 whole, again = (fingerprint(pretrain(params, here, shards)[0]) for _ in range(2))
-                saved = Path(folder) / f"run{number}"
+                saved = _CutShort(Path(folder) / f"run{number}")
                 try:
-                    pretrain(params, here, shards, _CutShort(saved, 3))
+                    pretrain(params, here, shards, saved)
                 except _PowerCutError:
-                    resumed = fingerprint(pretrain(params, here, shards, Checkpoints(saved))[0])
-                twice, after_cut = whole == again, whole == resumed
-                session.report(" ".join(choices), twice and after_cut, twice=twice, after_cut=after_cut)
+                    resumed = fingerprint(pretrain(params, here, shards, saved)[0])
+                else:
+                    raise RuntimeError(f"the power was not cut after step {CUT}")
+                results = {"twice": whole == again, "after_cut": whole == resumed}
+                passed = all(results.values()) and saved.restored == CUT
+                session.report(" ".join(choices), passed, **results, restored=saved.restored)
     torch.use_deterministic_algorithms(False)
 
 

@@ -104,6 +104,9 @@ def run(parts: dict[str, Part], device: torch.device, seconds: float) -> list[Ro
                     session.report(ALL, note=CUT)
             except ChildProcessError as error:
                 session.report(ALL, False, error=str(error))
+            except (KeyboardInterrupt, SystemExit):
+                session.report(ALL, False, error="stopped by a signal; later parts did not run")
+                break
         return read(output)
 
 

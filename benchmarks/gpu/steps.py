@@ -1,6 +1,5 @@
 """Steps of the training loop on a GPU: how fast they are, and what takes their time."""
 
-import os
 import tempfile
 import warnings
 from collections import Counter
@@ -150,7 +149,6 @@ def floor(session: Session) -> None:
     if card is None:
         session.report("steps", note=f"the rates of this card are unknown; known are {', '.join(GPUS)}")
         return
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the trace needs no GPU, and takes no memory of this one
     cases = TINY_CASES if session.tiny else CASES
     for case in session.in_time(case for case in cases if not case.setting and not case.spanning):
         params = case.params(session)

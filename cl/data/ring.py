@@ -88,7 +88,9 @@ def _filled_by_workers(
         multiprocessing_context="fork",
     )
     with ctrl_c_delayed():
+        gc.freeze()  # workers leave garbage alone: it may hold CUDA tensors, which only this process can free
         done = iter(loader)
+        gc.unfreeze()
     for number, batch in enumerate(batches):
         for _ in range(0, rows(batch), SLICE):
             if error := next(done):
@@ -124,7 +126,6 @@ def _start_worker(worker: int) -> None:
     The main process handles signals and finishes its step first. Workers therefore ignore Ctrl-C and survive
     a scheduler's SIGTERM for GRACE seconds.
     """
-    gc.freeze()  # the main process's garbage may hold CUDA tensors, which only that process can free
     os.nice(19)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))

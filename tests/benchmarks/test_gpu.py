@@ -1,8 +1,10 @@
 """The GPU benchmarks: on a GPU every check passes; without one they say so, and run at a tiny size."""
 
 import os
+import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from benchmarks.gpu import check, day
+from benchmarks.gpu import check, day, steps
 from benchmarks.gpu.session import Session, read
+from benchmarks.parameters import parameters
 from cl.training import checkpoints
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -23,12 +26,18 @@ PAGE = "# Page\n\nBy hand.\n\n## Measured\n\nold\n\n### old\n\n## Next\n\nBy han
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_every_part_runs_at_a_tiny_size_on_a_cpu(name: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # restored, as a part may change it
+def test_every_part_runs_at_a_tiny_size_on_a_cpu(name: str, tmp_path: Path) -> None:
     day.PARTS[name](Session(CPU, tmp_path / "results.jsonl", name))
     rows = read(tmp_path / "results.jsonl")
     assert {row["part"] for row in rows} == {name}
     assert all(row["passed"] is not False for row in rows)
+
+
+def test_options_of_cases_that_need_a_gpu_exist(tmp_path: Path) -> None:
+    for choices in check.RESUMED:
+        parameters(*check.SMALL_RUN, *choices)
+    for case in {(case.overrides, case.setting): case for case in steps.CASES}.values():
+        case.params(Session(CUDA, tmp_path, ""))
 
 
 def test_the_run_that_is_cut_saves_every_step_however_long_a_write_takes(tmp_path, monkeypatch) -> None:
@@ -41,12 +50,13 @@ def test_the_run_that_is_cut_saves_every_step_however_long_a_write_takes(tmp_pat
     monkeypatch.setattr(checkpoints, "save_tensors", slowly)
     layer = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-    store = check._CutShort(tmp_path, 2)
-    store.save(1, layer, optimizer, {})
+    store = check._CutShort(tmp_path)
+    store.save(check.CUT - 1, layer, optimizer, {})
     assert store.due()
     with pytest.raises(check._PowerCutError):
-        store.save(2, layer, optimizer, {})
-    assert store.restore(layer, optimizer) == (2, {}), "a run that starts over would pass as resumed"
+        store.save(check.CUT, layer, optimizer, {})
+    store.restore(layer, optimizer)
+    assert store.restored == check.CUT, "a run that starts over would pass as resumed"
 
 
 @pytest.mark.gpu
@@ -142,6 +152,24 @@ def test_without_a_gpu_it_says_so_and_writes_a_page_only_if_asked(part, code, tm
     assert text.startswith("# Page\n\nBy hand.\n\n## Measured\n\nWritten by")
     assert text.endswith("\n\n## Next\n\nBy hand, too.\n")
     assert "old" not in text
+
+
+def stopping(number: int, process: int, session: Session) -> None:
+    session.report("one", True)
+    os.kill(process, number)
+    time.sleep(1000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_it_has_found_is_written_if_it_is_stopped(number, tmp_path, monkeypatch) -> None:
+    parts = {"check.stopping": partial(stopping, number, os.getpid()), "check.right": right}
+    monkeypatch.setattr(day, "PARTS", parts)
+    result = CliRunner().invoke(day.main, ["--to", str(tmp_path / "page.md")])
+    assert result.exit_code == 1
+    text = (tmp_path / "page.md").read_text()
+    assert "check.stopping, the whole part: stopped by a signal" in text
+    assert "| check.stopping | 1 | 1 |" in text
+    assert "check.right" not in text
 
 
 def test_it_says_which_defaults_to_change() -> None:

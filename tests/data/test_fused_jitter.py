@@ -73,10 +73,17 @@ def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_
 
 
 @pytest.mark.parametrize(
-    "architecture",
-    [75, 80, 90, 100, 120, *(pytest.param(number, marks=pytest.mark.slow) for number in (86, 89, 103))],
+    ("architecture", "aligned"),
+    [
+        pytest.param(number, aligned, marks=[] if number in fast else [pytest.mark.slow])
+        for aligned, fast in ((True, {75, 80, 90, 100, 120}), (False, {80, 90}))
+        for number in (75, 80, 86, 89, 90, 100, 103, 120)
+    ],
 )
-def test_kernels_compile_for_a_gpu_and_stay_in_registers(architecture, tmp_path, monkeypatch, capfd) -> None:
+def test_kernels_compile_for_a_gpu_and_stay_in_registers(
+    architecture, aligned, tmp_path, monkeypatch, capfd
+) -> None:
+    """For addresses and sizes that are multiples of 16, as most are, and for any."""
     triton = pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DUMP_PTXAS_LOG", "1")
@@ -90,7 +97,10 @@ def test_kernels_compile_for_a_gpu_and_stay_in_registers(architecture, tmp_path,
     assert len(entries) == 2
     for kernel in entries:
         signature = {argument: TYPES.get(argument, "*fp32") for argument in kernel.arg_names}
-        source = ASTSource(kernel, signature, {"block_size": _fused_jitter.BLOCK})
+        multiples = {(number,): [["tt.divisibility", 16]] for number in range(len(signature) - 1)}
+        source = ASTSource(
+            kernel, signature, {"block_size": _fused_jitter.BLOCK}, multiples if aligned else {}
+        )
         assert triton.compile(source, GPUTarget("cuda", architecture, 32)).asm["cubin"]
     spills = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", capfd.readouterr().out)
     assert spills == ["0"] * 3 * len(entries)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from multiprocessing.util import register_after_fork
 
 import numpy as np
 import pytest
@@ -66,16 +67,13 @@ class Cycle:
 
 
 def test_workers_leave_the_garbage_of_the_main_process_alone() -> None:
-    """It may hold tensors of a GPU, which only the process that started CUDA can free."""
-
-    def collect(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
-        gc.collect()
-
+    """From the fork on: it may hold tensors of a GPU, which only the process that started CUDA can free."""
     freed = mmap.mmap(-1, 1)  # shared with the workers
     gc.disable()
     try:
         Cycle(freed)
-        list(ring.filled(collect, range(3), lambda _: 4, ARRAYS, 1))
+        register_after_fork(freed, lambda _: gc.collect())
+        list(ring.filled(fill, range(3), lambda _: 4, ARRAYS, 1))
         assert freed[0] == 0
         gc.collect()
         assert freed[0] == 1

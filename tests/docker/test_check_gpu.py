@@ -16,15 +16,15 @@ HEADER = Path(sysconfig.get_path("include"), "Python.h")
 pytestmark = pytest.mark.skipif(
     not (shutil.which("gcc") and HEADER.exists()), reason="no C compiler or Python.h"
 )
-LIBRARIES = ("libibverbs.so.1", "libmlx5.so.1")
+LIBRARIES, LIBCUDA = ("libibverbs.so.1", "libmlx5.so.1"), "libcuda.so.1"
 
 
 def check(folder: Path, *libraries: str, **variables: str) -> list[str]:
-    """The lines that it prints where these of the LIBRARIES can be loaded."""
+    """The lines that it prints where these of LIBRARIES and LIBCUDA can be loaded."""
     c_library = next(
         line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line
     )
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, LIBCUDA):
         if library in libraries:
             (folder / library).symlink_to(c_library)
         else:
@@ -60,6 +60,14 @@ def test_a_missing_driver_capability_and_compiler_are_named(tmp_path: Path) -> N
     assert compiler.startswith("missing: something that Triton needs (FileNotFoundError")
 
 
+def test_a_libcuda_that_triton_does_not_find_is_named(tmp_path: Path) -> None:
+    """The loader takes a semicolon between folders; Triton does not, so it knows only the linker's cache."""
+    if LIBCUDA in subprocess.check_output(["/sbin/ldconfig", "-p"], text=True):
+        pytest.skip("an NVIDIA driver is installed")
+    line = check(tmp_path, *LIBRARIES, LIBCUDA, LD_LIBRARY_PATH=f"{tmp_path};")[0]
+    assert line.startswith("missing: something that Triton needs (AssertionError: libcuda.so cannot found")
+
+
 def test_the_image_has_what_it_checks() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert " ibverbs-providers " in dockerfile
@@ -74,13 +82,17 @@ def test_the_image_has_what_it_checks() -> None:
 )
 def test_triton_is_told_where_libcuda_is(cached: str, given: str, expected: str, tmp_path: Path) -> None:
     """A read-only image keeps the linker's cache from before libcuda was mounted."""
-    (tmp_path / "libcuda.so.1").touch()
+    folder = tmp_path / "usr/lib64"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.1").touch()
     (tmp_path / "ldconfig").write_text(f"#!/bin/sh\necho '{cached}'\n")
     (tmp_path / "ldconfig").chmod(0o755)
-    script = f". {ROOT}/docker/functions.sh; find_libcuda /no/libcuda.so.1 {tmp_path}/libcuda.so.1; "
+    for name in ("entrypoint.sh", "functions.sh"):
+        (tmp_path / name).write_text(
+            (ROOT / "docker" / name).read_text().replace("/usr/", f"{tmp_path}/usr/")
+        )
     environ = environment()
     environ |= {"PATH": f"{tmp_path}:{environ['PATH']}", "TRITON_LIBCUDA_PATH": given}
-    found = subprocess.check_output(
-        ["bash", "-euc", script + 'echo "$TRITON_LIBCUDA_PATH"'], env=environ, text=True
-    )
-    assert found.strip() == expected.format(folder=tmp_path)
+    command = ["bash", tmp_path / "entrypoint.sh", "printenv", "TRITON_LIBCUDA_PATH"]
+    found = subprocess.check_output(command, env=environ, text=True)
+    assert found.strip() == expected.format(folder=folder)

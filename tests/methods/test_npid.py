@@ -5,9 +5,20 @@ import torch
 from torch import Tensor
 
 from cl.methods import BaseMethod
+from cl.networks import bank as bank_module
 from cl.objective.batch import Batch
 from tests.support.loops import assert_same_gradients, cross_entropy, loss_of, nce, normal
-from tests.support.methods import IMAGES, TAU, batch_of, build, config_of, views
+from tests.support.methods import (
+    IMAGES,
+    TAU,
+    batch_of,
+    build,
+    config_of,
+    task_of,
+    train_step,
+    training_batch,
+    views,
+)
 
 SIZES = (12, 12, 8)
 
@@ -143,6 +154,17 @@ def test_the_normalizer_is_estimated_once() -> None:
     other.load_state_dict(method.state_dict())
     other(batch_at(2))
     assert torch.equal(other.bank.log_normalizer, first)
+
+
+@pytest.mark.parametrize("kind", ["npid", "pirl", "cmc"])
+def test_negatives_of_the_next_step_are_drawn_ahead(kind, monkeypatch) -> None:
+    """The first step draws for itself and for the second, which uses that."""
+    real, started = bank_module.start_drawing, []
+    monkeypatch.setattr(bank_module, "start_drawing", lambda *drawn: started.append(step) or real(*drawn))
+    task = task_of(build(kind))
+    for step in range(2):
+        train_step(task, step, training_batch(kind, {}, 16, step))
+    assert started == [0, 0, 1]
 
 
 def test_what_is_refused() -> None:

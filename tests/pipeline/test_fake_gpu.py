@@ -1,6 +1,7 @@
 """Simulated GPUs: the operations that a step starts, their bytes and arithmetic, memory in use, and waits."""
 
 import gc
+import os
 
 import pytest
 import torch
@@ -162,6 +163,7 @@ def test_waits_are_refused() -> None:
         gpu.clear()
         gpu.may_wait = False
         assert (x + to_device(host, GPU)).device == GPU
+        x.copy_(host.pin_memory(), non_blocking=True)
         assert gpu.waits == 0
         assert (host + 1).tolist() == [1, 2, 3]
         for wait in (
@@ -170,6 +172,8 @@ def test_waits_are_refused() -> None:
             lambda: x.cpu(),
             lambda: torch.equal(x, x),
             lambda: host.to(GPU),
+            lambda: host.pin_memory().to(GPU),
+            lambda: x.copy_(host.pin_memory()),
             lambda: torch.tensor([1.0, 2.0], device=GPU),
             lambda: x[host],
             lambda: bool(x.isnan().any()),
@@ -186,11 +190,14 @@ def test_tensors_of_the_cpu_do_not_meet_those_of_the_gpu() -> None:
         torch.empty(3, device=GPU) + torch.empty(3)
 
 
-def test_afterwards_everything_is_as_before() -> None:
+def test_afterwards_everything_is_as_before(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     before = F.scaled_dot_product_attention, torch.cuda.is_bf16_supported, torch.get_default_device()
     with FakeGpu():
         attended = F.scaled_dot_product_attention(*torch.empty(3, 1, 2, 4, 8, device=GPU).unbind())
         assert attended.shape == (1, 2, 4, 8)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
     assert before == (
         F.scaled_dot_product_attention,
         torch.cuda.is_bf16_supported,

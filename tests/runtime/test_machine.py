@@ -1,5 +1,6 @@
 """What a process sets up on its machine."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,10 @@ def test_the_documentation_names_the_driver_that_the_locked_torch_needs(page) ->
     (major,) = set(re.findall(r"nvidia-cudnn-cu(\d+)==", (ROOT / "requirements.lock").read_text()))
     needed = re.escape(f"{machine.LEAST_DRIVERS[major]} or newer")
     assert re.search(f"NVIDIA driver (of version )?{needed}", (ROOT / page).read_text())
+
+
+def test_tests_see_no_gpu() -> None:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_everything_asks_the_machine_for_gpus() -> None:

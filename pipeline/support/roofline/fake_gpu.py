@@ -6,6 +6,7 @@ and in which type, what memory is in use, and where the CPU waits. It shows neit
 whether kernels work.
 """
 
+import os
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -57,8 +58,8 @@ class FakeGpu(TorchDispatchMode):
         float32: how the GPU multiplies matrices of float32.
 
     Attributes:
-        may_wait: whether the CPU may ask for values, or copy memory that is not pinned; otherwise, doing so
-            raises an AssertionError.
+        may_wait: whether the CPU may ask for values, or copy memory that is not pinned or without
+            `non_blocking`; otherwise, doing so raises an AssertionError.
         waits: how often it did, since the last `clear`.
         operations: those since the last `clear`, without those that only return views or reserve memory.
         used, peak: bytes in use now, and the most since the last `clear`.
@@ -83,6 +84,8 @@ class FakeGpu(TorchDispatchMode):
             (F, "scaled_dot_product_attention", _attention),
         ):
             self._contexts.enter_context(patch.object(place, name, value))
+        hidden = patch.dict(os.environ, CUDA_VISIBLE_DEVICES="")  # PyTorch would start a GPU that is there
+        self._contexts.enter_context(hidden)
         self._contexts.enter_context(self._fake)
         return super().__enter__()
 
@@ -129,7 +132,8 @@ class FakeGpu(TorchDispatchMode):
         if "pin" in name or (not on_gpu and (target.type == "cpu" or "device" not in kwargs)):
             with unset_fake_temporarily():
                 return self._on_host(name, function, args, kwargs)
-        if reason := self._waits(name, tensors, target):
+        blocking = name in COPIES and True not in (kwargs.get("non_blocking"), *args[2:])
+        if reason := self._waits(name, tensors, target, blocking):
             assert self.may_wait, f"the CPU waits for the GPU: {name} {reason}"
             self.waits += 1
         if name in ANSWERS:
@@ -161,13 +165,16 @@ class FakeGpu(TorchDispatchMode):
             self._pinned.append(result)
         return result
 
-    def _waits(self, name: str, tensors: list[Tensor], target: torch.device) -> str | None:
+    def _waits(self, name: str, tensors: list[Tensor], target: torch.device, blocking: bool) -> str | None:
         """Why the CPU waits for an operation; None if it does not."""
         if name in ANSWERS or (name in COPIES and target.type == "cpu"):
             return "asks for values"
         for x in tensors:
-            if not isinstance(x, FakeTensor) and (x.ndim or name in COPIES) and not self._is_pinned(x):
-                return "of memory that is not pinned"
+            if not isinstance(x, FakeTensor) and (x.ndim or name in COPIES):
+                if not self._is_pinned(x):
+                    return "of memory that is not pinned"
+                if blocking:
+                    return "without non_blocking"
         return None
 
     def _is_pinned(self, x: Tensor) -> bool:
