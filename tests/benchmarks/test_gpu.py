@@ -164,7 +164,11 @@ def stopping(number: int, process: int, session: Session) -> None:
 def test_what_it_has_found_is_written_if_it_is_stopped(number, tmp_path, monkeypatch) -> None:
     parts = {"check.stopping": partial(stopping, number, os.getpid()), "check.right": right}
     monkeypatch.setattr(day, "PARTS", parts)
-    result = CliRunner().invoke(day.main, ["--to", str(tmp_path / "page.md")])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        result = CliRunner().invoke(day.main, ["--to", str(tmp_path / "page.md")])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.exit_code == 1
     text = (tmp_path / "page.md").read_text()
     assert "check.stopping, the whole part: stopped by a signal" in text
