@@ -26,10 +26,10 @@ LOSSES = {"dcl": DCLLoss, "infonce": NTXentLoss}
 
 
 class Parts(NamedTuple):
-    """A library's side of a training.
+    """What a library brings to a training.
 
-    views: of a batch, a list of tensors (N, 3, S, S).
-    loss: the mean, of the views' embeddings (N, D).
+    views: turns a batch into its views, tensors (N, 3, S, S).
+    loss: turns the embeddings of each view, (N, D), into their mean loss.
     """
 
     batches: DataLoader
@@ -68,7 +68,7 @@ def solo_learn(params: Params, workers: int, source: Path | None) -> Parts:
     """InfoNCE of all pairs of views at once, whatever the recipe's loss: it has no DCL.
 
     Raises:
-        ValueError: the folder is no clone of it, or at another commit.
+        ValueError: `source` is missing, is not a clone of solo-learn, or has another commit checked out.
     """
     if source is None:
         raise ValueError(f"--by solo-learn needs --source, a clone of {SOLO_LEARN}")
