@@ -39,8 +39,9 @@ MINUTES = {
     "check.methods": 3.0,
     "check.resume": 2.0,
     "check.ranks": 2.0,
-    "speed.step": 4.0,
+    "speed.step": 3.0,
     "speed.cifar10": 4.0,
+    "speed.compiled": 3.0,
 }
 OVERLAP, LEAST = 2.0, 30.0
 MEASURED = 0.4  # of the time, what checks leave to measurements

@@ -3,8 +3,7 @@
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.gpu.cifar import cifar10
 from benchmarks.gpu.images import photographs, squares, stored
 from benchmarks.gpu.session import Session
-from benchmarks.gpu.steps import Spanning, floor, process_group, profile, step
+from benchmarks.gpu.steps import Spanning, compiled, floor, process_group, profile, step
 from benchmarks.gpu.training import random_images
 from benchmarks.parameters import parameters
 from cl.data.augment import augment
@@ -27,7 +26,6 @@ from cl.data.sets import TrainSet
 from cl.data.to_device import ToDevice
 from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
-from cl.objective import blocks
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.runtime.cores import cores
@@ -94,10 +92,10 @@ def batch_norm(session: Session) -> None:
 
 def partition(session: Session) -> None:
     """A SimCLR loss with gradient: ours by block, the dense form, lightly's; and a batch against a queue."""
-    for n in (64,) if session.tiny else (512, 8192, 65536):
+    for n in session.in_time((64,) if session.tiny else (512, 8192, 65536)):
         reference = None
-        for name, (loss, side) in _simclr_losses(session, n).items():
-            with session.attempt(f"{n} pairs, {name}"), _blocks_of(side):
+        for name, loss in _simclr_losses(session, n).items():
+            with session.attempt(f"{n} pairs, {name}"):
                 value = float(loss().detach())
                 reference = value if reference is None else reference
                 session.report(
@@ -113,8 +111,8 @@ def partition(session: Session) -> None:
     session.report(f"{queries} queries, queue of {queue}", milliseconds=milliseconds)
 
 
-def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Tensor], int]]:
-    """The same loss of N pairs of width 128 in several forms, each with the side of its blocks."""
+def _simclr_losses(session: Session, n: int) -> dict[str, Callable[[], Tensor]]:
+    """The same loss of N pairs of width 128 in several forms."""
     from lightly.loss import NTXentLoss
 
     torch.manual_seed(0)
@@ -140,23 +138,11 @@ def _simclr_losses(session: Session, n: int) -> dict[str, tuple[Callable[[], Ten
 
     lightly = NTXentLoss(temperature=0.1)
     return {
-        "symmetric, blocks of 1024": (lambda: loss(symmetric), 1024),
-        "symmetric, blocks of 8192": (lambda: loss(symmetric), 8192),
-        "rectangular, blocks of 1024": (lambda: loss(rectangular), 1024),
-        "rectangular, blocks of 8192": (lambda: loss(rectangular), 8192),
-        "dense": (lambda: loss(dense), 1024),
-        "lightly": (lambda: lightly(first, second), 1024),
+        "symmetric": lambda: loss(symmetric),
+        "rectangular": lambda: loss(rectangular),
+        "dense": lambda: loss(dense),
+        "lightly": lambda: lightly(first, second),
     }
-
-
-@contextmanager
-def _blocks_of(side: int) -> Iterator[None]:
-    usual = blocks.BLOCK, blocks.AREA
-    blocks.BLOCK, blocks.AREA = side, side**2
-    try:
-        yield
-    finally:
-        blocks.BLOCK, blocks.AREA = usual
 
 
 def augmentation(session: Session) -> None:
@@ -209,7 +195,7 @@ def cropping(session: Session) -> None:
     """
     here = Machine(session.device, max(1, cores() - 1), "fp32")
     small, large = ("views=simclr_cifar",), ("dataset=imagenet", "backbone=resnet50", "views=mocov2")
-    count, batch, steps = (32, 16, 4) if session.tiny else (4096, 512, 60)
+    count, batch, steps = (32, 16, 4) if session.tiny else (1024, 512, 60)
     cases: dict[str, tuple[tuple[str, ...], Callable[[Path], list[Image]]]] = {
         "32 px, as CIFAR": (small, lambda folder: squares(folder, count, 32)),
         "96 px, as STL-10": (("views=cld_small_96",), lambda folder: squares(folder, count, 96)),
@@ -251,4 +237,16 @@ def _crops_per_second(
     return data.plan.batch_size * (steps - 2) / (time.perf_counter() - began)
 
 
-PARTS = (floor, step, batch_norm, cropping, augmentation, cifar10, ceilings, partition, loading, profile)
+PARTS = (
+    floor,
+    step,
+    cifar10,
+    compiled,
+    cropping,
+    augmentation,
+    batch_norm,
+    ceilings,
+    partition,
+    loading,
+    profile,
+)

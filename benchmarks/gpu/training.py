@@ -34,7 +34,7 @@ from pipeline.support.locations import transform
 from pipeline.support.pretraining import build, prepare
 
 CPU = torch.device("cpu")
-STEPS, BATCH, LR = 3, 16, 0.05  # of a trajectory
+STEPS, BATCH, LR = 3, 32, 0.05  # of a trajectory
 BN_GROUP = 8  # images, where not global
 
 
@@ -105,7 +105,8 @@ def params_of(session: Session, cell: Cell, number: int) -> Params:
     if values["bn_group"] != "global" or number % 2:  # some methods shuffle between groups, and need several
         values["bn_group"] = BN_GROUP
     values["optim"] = {**values["optim"], "batch_size": BATCH}
-    values["backbone"] = {**values["backbone"], "stem": "imagenet" if session.tiny else "small"}
+    stem = "imagenet" if session.tiny else "small"
+    values["backbone"] = {**values["backbone"], "stem": stem, "width": 0.25}  # the CPU takes most of the time
     values["views"] = {name: {**view, "size": view["size"] // 2} for name, view in values["views"].items()}
     return config.check(values)
 

@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from benchmarks.gpu import check, day, steps
+from benchmarks.gpu import check, day, steps, training
 from benchmarks.gpu.session import Session, read
 from benchmarks.parameters import parameters
 from cl.training import checkpoints
@@ -36,8 +36,11 @@ def test_every_part_runs_at_a_tiny_size_on_a_cpu(name: str, tmp_path: Path) -> N
 def test_options_of_cases_that_need_a_gpu_exist(tmp_path: Path) -> None:
     for choices in check.RESUMED:
         parameters(*check.SMALL_RUN, *choices)
-    for case in {(case.overrides, case.setting): case for case in steps.CASES}.values():
-        case.params(Session(CUDA, tmp_path, ""))
+    session = Session(CUDA, tmp_path, "")
+    for number, cell in enumerate(training.combinations(session, 1)):
+        training.params_of(session, cell, number)
+    for case in {(case.overrides, case.setting): case for case in (*steps.CASES, *steps.COMPILED)}.values():
+        case.params(session)
 
 
 def test_the_run_that_is_cut_saves_every_step_however_long_a_write_takes(tmp_path, monkeypatch) -> None:
