@@ -30,7 +30,6 @@ from pipeline.support.roofline.operations import GPUS
 LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
 SIMCLR = (*LARGE, "method=simclr_imagenet")
 CIFAR = ("recipe=dcl/table3_cifar10",)
-WARM, STEPS = 8, 28
 TINY = ("backbone=resnet18", "views.random.size=16", "optim.batch_size=4", "precision=fp32")
 
 
@@ -136,8 +135,7 @@ def _measure(session: Session, case: Case) -> None:
     what = case.title(params)
     group = process_group(session) if case.spanning else nullcontext()
     with session.attempt(what), group:
-        began = time.monotonic()
-        seconds, mebibytes = _train(session, params, case)
+        seconds, mebibytes, start = _train(session, params, case)
         milliseconds = 1000 * seconds
         session.report(
             what,
@@ -146,7 +144,7 @@ def _measure(session: Session, case: Case) -> None:
             **_compared(session, case, params, milliseconds),
             tflops=_flops(session, params) / seconds / 1e12,
             gib=mebibytes / 1024,
-            seconds_to_start=time.monotonic() - began - STEPS * seconds,
+            seconds_to_start=start,
         )
 
 
@@ -182,9 +180,10 @@ def _task(session: Session, params: Params) -> PretrainingTask:
     return build(params, here, params.optim.batch_size)
 
 
-def _train(session: Session, params: Params, case: Case) -> tuple[float, float]:
-    """Seconds of a step, and MiB."""
-    warm, steps = (1, 3) if session.tiny else (WARM, STEPS)
+def _train(session: Session, params: Params, case: Case) -> tuple[float, float, float]:
+    """Seconds of a step, MiB, and the seconds that a run takes beyond its steps."""
+    began = time.monotonic()
+    warm, steps = (1, 3) if session.tiny else (8, 28)
     task = _task(session, params)
     if case.spanning:
         _span(task)
@@ -193,7 +192,7 @@ def _train(session: Session, params: Params, case: Case) -> tuple[float, float]:
     settings = params.optim.model_copy(update=changes)
     optimizer = optim.build(settings, [optim.Part(task)])
     mebibytes = session.mebibytes(lambda: train(task, data, settings, optimizer, progress=quiet()))
-    return data.seconds, mebibytes
+    return data.seconds, mebibytes, time.monotonic() - began - steps * data.seconds
 
 
 def _flops(session: Session, params: Params) -> float:
