@@ -114,7 +114,8 @@ def methods(session: Session) -> None:
 
     First each method with one loss.
     """
-    machine.find("fp32", deterministic=False)  # no TF32
+    # No TF32, and no search for the fastest kernel of each shape, which takes longer than the steps.
+    machine.find("fp32", deterministic=False, fixed_shapes=False)
     steps = 1 if session.tiny else STEPS
     for number, cell in session.in_time(enumerate(combinations(session))):
         what = f"{cell.method}, {cell.loss}, {cell.views}, {cell.patches}"
@@ -246,7 +247,10 @@ def _difference(data: DeviceTrainSet, here: machine.Machine) -> tuple[float, flo
 
 
 def loop(session: Session) -> None:
-    """The training loop with its own augmentation: the mean loss of an epoch, against the CPU."""
+    """The training loop with its own augmentation: the mean loss of an epoch, against the CPU.
+
+    With the default learning rate, changing the weights by 1e-7 would already change the loss by 0.5 %.
+    """
     cases = (
         ["backbone=resnet18_small"],
         ["backbone=resnet18", "method=moco_v2", "bn_group=16", "loss=infonce"],
@@ -255,12 +259,12 @@ def loop(session: Session) -> None:
         shards = write_shards(parameters(*SMALL_RUN), Path(folder))
         for choices in cases[-1:] if session.tiny else cases:
             with session.attempt(" ".join(choices)):
-                params = parameters(*SMALL_RUN, *choices, "optim.epochs=1")
+                params = parameters(*SMALL_RUN, *choices, "optim.epochs=1", "optim.base_lr=0.0003")
                 here = machine.find("fp32", deterministic=False)
                 runs = (here, machine.Machine(CPU, 0, "fp32"))
                 found, expected = (pretrain(params, each, shards)[1][0]["loss"] for each in runs)
                 difference = abs(found / expected - 1)
-                session.report(" ".join(choices), difference < 5e-3, found=found, cpu=expected)
+                session.report(" ".join(choices), difference < 1e-3, found=found, cpu=expected)
 
 
 class _PowerCutError(Exception):

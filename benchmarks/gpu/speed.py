@@ -191,7 +191,7 @@ def loading(session: Session) -> None:
 def cropping(session: Session) -> None:
     """Two crops per image on the device, made by data workers or by the device: images per second.
 
-    drawn_alone: the boxes and colours alone, which one process draws while it also runs the training.
+    drawn_alone: the boxes and colours alone; with JPEGs, the files too.
     """
     here = Machine(session.device, max(1, cores() - 1), "fp32")
     small, large = ("views=simclr_cifar",), ("dataset=imagenet", "backbone=resnet50", "views=mocov2")

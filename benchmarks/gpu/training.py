@@ -117,7 +117,7 @@ def trajectory(params: Params, device: torch.device, dtype: torch.dtype, steps: 
     Ranks share the batch, and all get the same result.
     """
     task = build(params, Machine(device, 0, "fp32"), BATCH).to(dtype).train()
-    before = _flat(task)
+    before = _flat(task).nan_to_num()  # an estimate that the first step makes is NaN before it
     model = replicated(task)
     trained = [parameter for parameter in task.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, LR, momentum=0.9)

@@ -1,13 +1,15 @@
 """Training batches whose images are decoded and cropped on the training device instead of in data workers.
 
-This process draws boxes and colours from the same random numbers as the workers. Images of equal size stay on
-the device if they fit (CIFAR, STL-10); otherwise the device gets the files of each batch and decodes JPEGs.
+Boxes and colours are those that data workers would draw. Images of equal size stay on the device if they fit
+(CIFAR, STL-10), and workers draw; otherwise this process draws, and sends the files of each batch to the
+device, which decodes JPEGs.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ from cl.runtime.machine import Machine, to_device
 SHARE = 0.25  # of the device's free memory, for resident images
 BLOCK = 1024  # images copied to the device at a time
 COMPARED = 8  # images whose sizes are compared before all are read
+DRAWING = 4  # workers at most; each draws 25,000 images per second
 
 
 class Content(NamedTuple):
@@ -60,23 +63,41 @@ class DeviceTrainSet:
         self.plain, self.plan, self.resident = plain, plain.plan, resident
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[UncutBatch]:
-        """Batches of steps start to stop - 1; starts no workers."""
-        return map(self.__getitem__, range(start, stop))
+        """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
+        views = len(self.plain.views)
+        arrays = [ring.Array((views, 4), np.int64), ring.Array((views, DRAWS), np.float32)]
+        steps = range(start, stop)
+        if self.resident is None:
+            for step in steps:
+                self.plain.prefetch(step)
+                positions = self.plain.samples(step)[1]
+                contents = [content(self.plain.reader, position) for position in positions]
+                drawn = [array.allocate(len(positions), shared=False) for array in arrays]
+                self._draw(step, slice(0, len(positions)), drawn, [image[1:3] for image in contents])
+                yield self._batch(step, drawn, contents)
+        else:
+            fill = partial(self._draw, sizes=[self.resident.shape[2:]] * self.plan.share)
+            filled = ring.filled(fill, steps, lambda _: self.plan.share, arrays, min(workers, DRAWING))
+            for step, drawn in zip(steps, filled, strict=True):
+                yield self._batch(step, drawn, [])
+
+    def _draw(self, step: int, rows: slice, arrays: list[np.ndarray], sizes: Sequence[Sequence[int]]) -> None:
+        """Write the boxes and colours of some rows of a step's batch; `sizes`: of its images (H, W)."""
+        boxes, colour_params = arrays
+        epoch, positions = self.plain.samples(step)
+        for row, position in enumerate(positions[rows].tolist()):
+            for number, view in enumerate(self.plain.views):
+                rng = RandomNumbers(self.plan.seed, epoch, position, number)
+                boxes[row, number] = random_crop_box(sizes[rows.start + row], view.area, rng)
+                colour_params[row, number] = draw_colour_params(view, rng)
+
+    def _batch(self, step: int, drawn: list[np.ndarray], contents: list[Content]) -> UncutBatch:
+        boxes, colour_params = drawn
+        rest = self.plain.batch(step, [], colour_params)
+        return UncutBatch(**vars(rest), boxes=torch.from_numpy(boxes).transpose(0, 1), contents=contents)
 
     def __getitem__(self, step: int) -> UncutBatch:
-        plain, (epoch, positions) = self.plain, self.plain.samples(step)
-        plain.prefetch(step)
-        boxes = np.empty((len(plain.views), len(positions), 4), np.int64)
-        colour_params = np.empty((len(positions), len(plain.views), DRAWS), np.float32)
-        contents = [] if self.resident is not None else [content(plain.reader, at) for at in positions]
-        for row, position in enumerate(positions.tolist()):
-            size = self.resident.shape[2:] if self.resident is not None else contents[row][1:3]
-            for number, view in enumerate(plain.views):
-                rng = RandomNumbers(self.plan.seed, epoch, position, number)
-                boxes[number, row] = random_crop_box(size, view.area, rng)
-                colour_params[row, number] = draw_colour_params(view, rng)
-        rest = plain.batch(step, [], colour_params)
-        return UncutBatch(**vars(rest), boxes=torch.from_numpy(boxes), contents=contents)
+        return next(self.batches(step, step + 1, 0))
 
     def inputs(self, here: Machine) -> "CropOnDevice":
         """A function that crops a batch on the device, augments and normalises it."""
@@ -172,7 +193,7 @@ def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> Devi
     """
     images = resident(data.reader, here)
     if images is not None:
-        say(f"the images stay on {here.device}, which crops them: no data workers")
+        say(f"the images stay on {here.device}, which crops them")
         return DeviceTrainSet(data, images)
     try:
         decode_jpeg(encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8)), device=here.device)

@@ -1,6 +1,5 @@
 """Batches that the training device decodes and crops: those of the data workers up to rounding."""
 
-import multiprocessing
 from dataclasses import fields
 from pathlib import Path
 
@@ -112,13 +111,6 @@ def test_two_processes_and_a_resumed_run_see_the_same_batches(readers, params, h
         assert all(torch.equal(a, b) for a, b in zip(found[1], expected[1], strict=True))
 
 
-def test_no_data_workers_are_started(readers, params, here) -> None:
-    data = on_cpu(plain(readers["resident"], params), here)
-    before = set(multiprocessing.active_children())
-    for _ in data.batches(0, 3, 2):
-        assert set(multiprocessing.active_children()) <= before
-
-
 def test_images_that_differ_in_size_or_take_much_memory_are_not_resident(readers, here, monkeypatch) -> None:
     assert resident(readers["decoded"], here) is None
     with monkeypatch.context() as patch:
@@ -203,7 +195,7 @@ def test_the_parameter_chooses(readers, params, here, tmp_path) -> None:
     settings = params.optim.model_copy(update={"cropping": "device"})
     found = cropped(params.model_copy(update={"optim": settings}), data, here, said.append)
     assert isinstance(found.inputs(here), CropOnDevice)
-    assert said == ["the images stay on cpu, which crops them: no data workers"]
+    assert said == ["the images stay on cpu, which crops them"]
 
 
 def test_patches_are_left_to_the_workers(tmp_path: Path) -> None:
