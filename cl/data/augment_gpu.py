@@ -111,7 +111,7 @@ def require_fused(device: torch.device) -> None:
     except (ImportError, OSError, RuntimeError, SubprocessError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
-            f"fused kernels need Triton and a C compiler ({reason}): install both, or unset CL_FUSED"
+            f"fused kernels need Triton and a C compiler ({reason}): install both, or set CL_FUSED=0"
         ) from error
 
 

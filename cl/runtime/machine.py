@@ -2,9 +2,12 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import platform
 import re
+import shutil
+import sysconfig
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -116,19 +119,17 @@ def default_device() -> torch.device:
     return torch.device("cuda" if gpus() else "cpu")
 
 
-def find(
-    precision: Precision, *, deterministic: bool, fixed_shapes: bool = True, fused: bool = False
-) -> Machine:
+def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True) -> Machine:
     """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, up to 16.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
 
     Args:
         fixed_shapes: images have few sizes, so it pays that cuDNN tries its algorithms on each.
-        fused: as in `Machine`; no effect on a CPU.
 
     Raises:
-        ValueError: the precision needs a GPU, there are fewer GPUs than processes, or see `gpus`.
+        ValueError: the precision needs a GPU, there are fewer GPUs than processes, or see `gpus` and
+            `fused_kernels`.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -149,7 +150,25 @@ def find(
     torch.set_num_threads(share)
     _configure_backends(precision, deterministic, fixed_shapes)
     workers = min(MOST_WORKERS, max(1, share - 1))
-    return Machine(device, workers, precision, read_every, fused and device.type == "cuda")
+    return Machine(device, workers, precision, read_every, device.type == "cuda" and fused_kernels())
+
+
+def fused_kernels() -> bool:
+    """Whether GPUs use the fused kernels: as CL_FUSED says, or else if Triton finds what it needs to compile.
+
+    Raises:
+        ValueError: CL_FUSED is neither 0 nor 1.
+    """
+    asked = os.environ.get("CL_FUSED")
+    if asked:
+        if asked not in ("0", "1"):
+            raise ValueError(
+                f"CL_FUSED={asked}: choose 1 for fused kernels on a GPU, or 0 for PyTorch's operations"
+            )
+        return asked == "1"
+    compiler = os.environ.get("CC") or "gcc"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return bool(importlib.util.find_spec("triton") and shutil.which(compiler)) and header.exists()
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     @functools.partial(command.entry_point, less_memory=LESS_MEMORY)
     def run(*args: Any, **kwargs: Any) -> None:
         with _logging():
-            fused()
+            machine.fused_kernels()  # a mistake in CL_FUSED is told before anything runs
             function(*args, **kwargs)
 
     @functools.wraps(function)
@@ -131,18 +131,8 @@ def progress(title: str, baseline: str | None = None) -> Progress:
 
 
 def find_machine(params: Params) -> Machine:
-    """The device, precision and kernels that params.yaml and CL_FUSED choose."""
-    return machine.find(params.precision, deterministic=params.deterministic, fused=fused())
-
-
-def fused() -> bool:
-    """Whether CL_FUSED enables the fused kernels, which are not verified on GPUs yet."""
-    asked = os.environ.get("CL_FUSED") or "0"
-    if asked not in ("0", "1"):
-        raise ValueError(
-            f"CL_FUSED={asked}: choose 1 for fused kernels on a GPU, or 0 for PyTorch's operations"
-        )
-    return asked == "1"
+    """The device and precision that params.yaml chooses."""
+    return machine.find(params.precision, deterministic=params.deterministic)
 
 
 def scratch() -> Path:

@@ -120,7 +120,7 @@ def _hardware() -> dict[str, Any]:
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(gpu) for gpu in gpus],
-        "fused": bool(gpus) and os.environ.get("CL_FUSED") == "1",
+        "fused": bool(gpus) and machine.fused_kernels(),
         "system": platform.platform(),
     }
 

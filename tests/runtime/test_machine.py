@@ -2,6 +2,7 @@
 
 import os
 import re
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,9 +138,20 @@ def test_cudnn_tries_its_algorithms_where_shapes_repeat(deterministic, fixed_sha
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
-def test_fused_kernels_are_for_gpus_and_off_by_default() -> None:
-    assert not machine.find("fp32", deterministic=False).fused
-    assert machine.find("fp32", deterministic=False, fused=True).fused == (machine.gpus() > 0)
+def test_fused_kernels_are_for_gpus_that_can_compile_them(monkeypatch) -> None:
+    monkeypatch.setenv("CL_FUSED", "1")
+    assert machine.fused_kernels()
+    assert machine.find("fp32", deterministic=False).fused == (machine.gpus() > 0)
+    monkeypatch.setenv("CL_FUSED", "0")
+    assert not machine.fused_kernels()
+    monkeypatch.setenv("CL_FUSED", "")
+    monkeypatch.setenv("CC", "true")  # any program
+    assert machine.fused_kernels() == Path(sysconfig.get_path("include"), "Python.h").exists()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert not machine.fused_kernels()
+    monkeypatch.setenv("CL_FUSED", "yes")
+    with pytest.raises(ValueError, match="CL_FUSED=yes: choose 1"):
+        machine.fused_kernels()
 
 
 @pytest.mark.parametrize(
