@@ -6,7 +6,7 @@ combinations, and the reasons why some are refused.
 
 import itertools
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -52,9 +52,10 @@ def losses() -> dict[str, str]:
     return files
 
 
-def cells(method: str) -> list[Cell]:
+def cells(method: str) -> Iterator[Cell]:
     """The method with every loss, kind of views and kind of patches."""
-    return [cell(method, *names) for names in itertools.product(losses().values(), VIEWS, PATCHES)]
+    for names in itertools.product(losses().values(), VIEWS, PATCHES):
+        yield cell(method, *names)
 
 
 @cache

@@ -318,7 +318,7 @@ def ranks(session: Session) -> None:
 
     With gloo on one GPU, which NCCL refuses; and with NCCL on two, if there are two.
     """
-    cells = combinations(session, 1)
+    cells = list(combinations(session, 1))
     params = [params_of(session, cell, number) for number, cell in enumerate(cells)]
     method = "fork" if session.tiny else "spawn"  # CUDA cannot be forked
     several = not session.tiny and machine.gpus() > 1

@@ -56,10 +56,9 @@ class Session:
 
     def in_time(self, cases: Iterable[T]) -> Iterator[T]:
         """The cases, until the time is over."""
-        cases = list(cases)
         for number, case in enumerate(cases):
             if time.monotonic() > self.end:
-                self.report(f"{len(cases) - number} of {len(cases)} cases", note="no time left")
+                self.report(f"all but {number} cases", note="no time left")
                 return
             yield case
 

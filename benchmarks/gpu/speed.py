@@ -33,6 +33,8 @@ from cl.runtime.machine import Machine
 from cl.sources import Image
 from pipeline.support.locations import transform
 
+CROPPING = 5.0  # seconds at most
+
 
 def ceilings(session: Session) -> None:
     """What the device can do: matrix products in three precisions, and copies."""
@@ -201,7 +203,7 @@ def cropping(session: Session) -> None:
         "96 px, as STL-10": (("views=cld_small_96",), lambda folder: squares(folder, count, 96)),
         "JPEGs of 500 x 375": (large, lambda folder: photographs(folder, count)),
     }
-    for name, (choices, files) in cases.items():
+    for name, (choices, files) in session.in_time(cases.items()):
         with session.attempt(name), tempfile.TemporaryDirectory() as folder:
             params = parameters(*choices)
             reader = stored(files(Path(folder)), params, Path(folder) / "shards")
@@ -225,16 +227,18 @@ def cropping(session: Session) -> None:
 def _crops_per_second(
     session: Session, data: TrainSet | DeviceTrainSet, inputs: ToDevice | None, workers: int, steps: int
 ) -> float:
-    """Images per second whose crops reach the device, after two batches."""
-    began = 0.0
-    for done, batch in enumerate(data.batches(0, steps, workers)):
+    """Images per second whose crops reach the device, after two batches, for at most `CROPPING` seconds."""
+    began, done = 0.0, 0
+    for done, batch in enumerate(data.batches(0, steps, workers), 1):
         if inputs:
             deque(inputs.crops(batch), maxlen=0)
-        if done == 1:
+        if done == 2:
             session.synchronise()
             began = time.perf_counter()
+        elif done > 2 and time.perf_counter() - began > CROPPING:
+            break
     session.synchronise()
-    return data.plan.batch_size * (steps - 2) / (time.perf_counter() - began)
+    return data.plan.batch_size * (done - 2) / (time.perf_counter() - began)
 
 
 PARTS = (

@@ -66,14 +66,14 @@ CASES = [
     Case("ResNet-50 SimCLR", SIMCLR),
     Case("ResNet-18 CIFAR", CIFAR),
     Case("ResNet-50 SimCLR, augmented in the loop", SIMCLR, in_loop=True),
-    Case("ResNet-50 SimCLR", SIMCLR, batch=512),
-    Case("ResNet-50 SimCLR", SIMCLR, precision="tf32"),
-    Case("ResNet-50 SimCLR", SIMCLR, batch=128, precision="fp32"),
+    Case("ResNet-18 CIFAR, augmented in the loop", CIFAR, in_loop=True),
     Case("ResNet-50 SimCLR, batch norm as on several GPUs", SIMCLR, spanning=True),
     Case("ResNet-50 MoCo v2, bn_group=32", (*LARGE, "bn_group=32", "method=moco_v2_imagenet")),
     Case("ResNet-50 MoCo v3", (*LARGE, "method=moco_v3_imagenet")),
-    Case("ResNet-18 CIFAR, augmented in the loop", CIFAR, in_loop=True),
+    Case("ResNet-50 SimCLR", SIMCLR, batch=512),
     Case("ResNet-18 CIFAR, augmented in the loop", CIFAR, precision="fp32", in_loop=True),
+    Case("ResNet-50 SimCLR", SIMCLR, precision="tf32"),
+    Case("ResNet-50 SimCLR", SIMCLR, batch=128, precision="fp32"),
 ]
 COMPILED = [
     Case(name, overrides, setting="optim.compile=true")

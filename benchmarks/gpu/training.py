@@ -3,7 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +88,17 @@ class RepeatedBatch:
         return lambda _: ready
 
 
-def combinations(session: Session, each: int | None = None) -> list[Cell]:
+def combinations(session: Session, each: int | None = None) -> Iterator[Cell]:
     """All combinations of method, loss, views and patches, or `each` of every method; on a CPU, one.
 
     One of each method comes first, then another of each, and so on.
     """
     if session.tiny:
-        return [cell("moco_v2", "infonce", "two views", "whole")]
-    by_method = ([cell for cell in cells(method) if not cell.refusal][:each] for method in methods())
-    return [cell for several in zip_longest(*by_method) for cell in several if cell]
+        yield cell("moco_v2", "infonce", "two views", "whole")
+        return
+    fitting = [(cell for cell in cells(method) if not cell.refusal) for method in methods()]
+    for several in zip_longest(*(islice(found, each) for found in fitting)):
+        yield from filter(None, several)
 
 
 def params_of(session: Session, cell: Cell, number: int) -> Params:

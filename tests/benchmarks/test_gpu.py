@@ -43,6 +43,23 @@ def test_options_of_cases_that_need_a_gpu_exist(tmp_path: Path) -> None:
         case.params(session)
 
 
+class FullSize(Session):
+    """A part at its full size, also on a CPU."""
+
+    tiny = False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["check.methods", "check.recorded", "check.loop"])
+def test_checks_do_not_fail_by_their_own_fault(name: str, tmp_path: Path, monkeypatch) -> None:
+    """A CPU's results are those of a CPU."""
+    monkeypatch.setattr(check, "combinations", partial(training.combinations, each=1))
+    day.PARTS[name](FullSize(CPU, tmp_path / "results.jsonl", name))
+    rows = read(tmp_path / "results.jsonl")
+    assert rows
+    assert [row for row in rows if not row["passed"]] == []
+
+
 def test_the_run_that_is_cut_saves_every_step_however_long_a_write_takes(tmp_path, monkeypatch) -> None:
     real = checkpoints.save_tensors
 
