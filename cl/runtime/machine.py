@@ -167,7 +167,7 @@ def fused_kernels() -> bool:
             )
         return asked == "1"
     compiler = os.environ.get("CC") or "gcc"
-    header = Path(sysconfig.get_path("include")) / "Python.h"
+    header = Path(sysconfig.get_path("include", "posix_prefix")) / "Python.h"  # as Triton, also on Debian
     return bool(importlib.util.find_spec("triton") and shutil.which(compiler)) and header.exists()
 
 

@@ -146,7 +146,7 @@ def test_fused_kernels_are_for_gpus_that_can_compile_them(monkeypatch) -> None:
     assert not machine.fused_kernels()
     monkeypatch.setenv("CL_FUSED", "")
     monkeypatch.setenv("CC", "true")  # any program
-    assert machine.fused_kernels() == Path(sysconfig.get_path("include"), "Python.h").exists()
+    assert machine.fused_kernels() == Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").exists()
     monkeypatch.setenv("CC", "no-such-compiler")
     assert not machine.fused_kernels()
     monkeypatch.setenv("CL_FUSED", "yes")
