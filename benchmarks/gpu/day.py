@@ -168,7 +168,7 @@ def conclusions(rows: list[Row], device: torch.device) -> list[str]:
     for row in rows if device.type == "cuda" else ():
         gain = row.get("times_as_fast", 1.0)
         if not 1 / GAIN < gain < GAIN:
-            advice = "make it the choice on GPUs" if gain > 1 else "leave it off on GPUs"
+            advice = "use it on GPUs" if gain > 1 else "do not use it on GPUs"
             found.append(f"{row['setting']} is {gain:.2g} times as fast ({row['what']}): {advice}")
     return found
 

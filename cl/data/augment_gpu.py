@@ -5,7 +5,6 @@ transforms on float images. Flags are masks, so the CPU never waits for the devi
 """
 
 from collections.abc import Callable
-from subprocess import SubprocessError
 
 import torch
 import torch.nn.functional as F
@@ -108,10 +107,10 @@ def require_fused(device: torch.device) -> None:
     params = ColourParams(*torch.zeros((DRAWS, 2), device=device))
     try:
         fused_jitter(torch.zeros((2, 3, 4, 4), device=device), params)
-    except (ImportError, OSError, RuntimeError, SubprocessError) as error:
+    except Exception as error:  # Triton raises many kinds
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
-            f"fused kernels need Triton and a C compiler ({reason}): install both, or set CL_FUSED=0"
+            f"the fused kernels do not run here ({reason}): set CL_FUSED=0 to use PyTorch's operations"
         ) from error
 
 

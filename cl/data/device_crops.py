@@ -29,7 +29,7 @@ from cl.runtime.machine import Machine, to_device
 SHARE = 0.25  # of the device's free memory, for resident images
 BLOCK = 1024  # images copied to the device at a time
 COMPARED = 8  # images whose sizes are compared before all are read
-DRAWING = 4  # workers at most; each draws 25,000 images per second
+MOST_WORKERS = 4  # each draws about 25,000 images per second, in two views
 
 
 class Content(NamedTuple):
@@ -77,7 +77,7 @@ class DeviceTrainSet:
                 yield self._batch(step, drawn, contents)
         else:
             fill = partial(self._draw, sizes=[self.resident.shape[2:]] * self.plan.share)
-            filled = ring.filled(fill, steps, lambda _: self.plan.share, arrays, min(workers, DRAWING))
+            filled = ring.filled(fill, steps, lambda _: self.plan.share, arrays, min(workers, MOST_WORKERS))
             for step, drawn in zip(steps, filled, strict=True):
                 yield self._batch(step, drawn, [])
 
@@ -85,10 +85,10 @@ class DeviceTrainSet:
         """Write the boxes and colours of some rows of a step's batch; `sizes`: of its images (H, W)."""
         boxes, colour_params = arrays
         epoch, positions = self.plain.samples(step)
-        for row, position in enumerate(positions[rows].tolist()):
+        for row, (position, size) in enumerate(zip(positions[rows].tolist(), sizes[rows], strict=True)):
             for number, view in enumerate(self.plain.views):
                 rng = RandomNumbers(self.plan.seed, epoch, position, number)
-                boxes[row, number] = random_crop_box(sizes[rows.start + row], view.area, rng)
+                boxes[row, number] = random_crop_box(size, view.area, rng)
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def _batch(self, step: int, drawn: list[np.ndarray], contents: list[Content]) -> UncutBatch:

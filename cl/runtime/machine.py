@@ -166,9 +166,9 @@ def fused_kernels() -> bool:
                 f"CL_FUSED={asked}: choose 1 for fused kernels on a GPU, or 0 for PyTorch's operations"
             )
         return asked == "1"
-    compiler = os.environ.get("CC") or "gcc"
+    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
     header = Path(sysconfig.get_path("include", "posix_prefix")) / "Python.h"  # as Triton, also on Debian
-    return bool(importlib.util.find_spec("triton") and shutil.which(compiler)) and header.exists()
+    return bool(importlib.util.find_spec("triton")) and any(map(shutil.which, compilers)) and header.exists()
 
 
 @contextlib.contextmanager

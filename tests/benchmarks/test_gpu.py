@@ -44,7 +44,7 @@ def test_options_of_cases_that_need_a_gpu_exist(tmp_path: Path) -> None:
 
 
 class FullSize(Session):
-    """A part at its full size, also on a CPU."""
+    """A session that runs parts at full size, also on a CPU."""
 
     tiny = False
 
@@ -52,7 +52,7 @@ class FullSize(Session):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["check.methods", "check.recorded", "check.loop"])
 def test_checks_do_not_fail_by_their_own_fault(name: str, tmp_path: Path, monkeypatch) -> None:
-    """A CPU's results are those of a CPU."""
+    """On a CPU, they compare it with itself."""
     monkeypatch.setattr(check, "combinations", partial(training.combinations, each=1))
     day.PARTS[name](FullSize(CPU, tmp_path / "results.jsonl", name))
     rows = read(tmp_path / "results.jsonl")
