@@ -202,8 +202,8 @@ def test_it_says_which_defaults_to_change() -> None:
 
     rows = [row(1.4), row(1.05), row(0.5)]
     assert day.conclusions(rows, CUDA) == [
-        "a=b is 1.4 times as fast (x): make it the choice on GPUs",
-        "a=b is 0.5 times as fast (x): leave it off on GPUs",
+        "a=b is 1.4 times as fast (x): use it on GPUs",
+        "a=b is 0.5 times as fast (x): do not use it on GPUs",
     ]
     assert day.conclusions(rows, CPU) == [day.NO_GPU], "advice without a GPU"
 
