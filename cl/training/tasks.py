@@ -36,7 +36,11 @@ class Task(nn.Module):
         It seeds PyTorch, so that a network's random numbers, such as those of drop path, depend only on seed,
         step, rank and number of ranks.
         """
-        torch.manual_seed((self.seed * 1_000_003 + step) * ranks() + rank())
+        seed = (self.seed * 1_000_003 + step) * ranks() + rank()
+        # Not `torch.manual_seed`: it formats a stack trace for each kind of device that is not in use.
+        torch.default_generator.manual_seed(seed)
+        if self.machine.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step."""

@@ -20,6 +20,7 @@ from cl.training import checkpoints, optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import MetricBuffer, replicated
 from pipeline.support.roofline.fake_gpu import pretended_ranks
+from tests.support.devices import on_all_devices
 from tests.support.tiny import TinyBackbone
 from tests.support.training import newest_step, train_tiny
 
@@ -216,11 +217,12 @@ def test_only_a_second_interrupt_ends_at_once() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@on_all_devices
 def test_what_a_network_draws_depends_on_the_seed_and_the_step(here) -> None:
     def drawn(seed: int, step: int) -> torch.Tensor:
         task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 2), here, seed=seed)
         task.begin_step(step, 0.0)
-        return torch.rand(3)
+        return torch.rand(3, device=here.device)
 
     assert torch.equal(drawn(1, 5), drawn(1, 5))
     assert not torch.equal(drawn(1, 5), drawn(2, 5))
