@@ -20,7 +20,7 @@ from cl.detection.engines import Detector, engine
 from cl.detection.records import Record
 from cl.detection.samples import TrainImages, prefetch
 from cl.networks.backbones import Backbone
-from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
+from cl.networks.batch_norm import GroupBatchNorm, set_groups
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.tables import write_csv
@@ -66,9 +66,6 @@ class Detection(Task):
         with self.machine.autocast():
             losses = self.detector(items)
         return torch.stack([loss.float() for loss in losses.values()]).sum()
-
-    def after_step(self, progress: float) -> None:
-        update_running_stats(self.detector)
 
 
 def fine_tune(

@@ -120,8 +120,8 @@ def update_running_stats(module: nn.Module) -> None:
 
 def _take_passes(module: nn.Module) -> list[dict[GroupBatchNorm, list[Tensor]]]:
     """For each pass since the last call, its batch norms, with a (2, G, C) for each call in it."""
-    passes = []
-    while norms := [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm) and norm.pending]:
+    passes, norms = [], [norm for norm in module.modules() if isinstance(norm, GroupBatchNorm)]
+    while norms := [norm for norm in norms if norm.pending]:
         passes.append({norm: norm.pending[: norm.microbatches] for norm in norms})
         for norm in norms:
             del norm.pending[: norm.microbatches]

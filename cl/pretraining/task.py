@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from cl.methods import BaseMethod
-from cl.networks.batch_norm import set_groups, update_running_stats
+from cl.networks.batch_norm import set_groups
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast, Term
 from cl.runtime.machine import Machine
@@ -56,7 +56,7 @@ class PretrainingTask(Task):
         return self.scale * torch.stack(losses).mean()
 
     def after_step(self, progress: float) -> None:
-        update_running_stats(self.method)
+        super().after_step(progress)
         self.method.after_step(progress)
 
     @torch.no_grad()

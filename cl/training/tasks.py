@@ -1,10 +1,12 @@
 """Tasks of the training loop: modules that turn a batch into a loss."""
 
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cl.networks.batch_norm import set_groups, update_running_stats
+from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
 from cl.objective.batch import Batch
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
@@ -43,7 +45,14 @@ class Task(nn.Module):
             torch.cuda.manual_seed(seed)
 
     def after_step(self, progress: float) -> None:
-        """Called after the optimizer's step."""
+        """Called after the optimizer's step; updates the running statistics of batch norm."""
+        if self._in_groups:
+            update_running_stats(self)
+
+    @cached_property
+    def _in_groups(self) -> bool:
+        """Whether any batch norm has groups; looking through a network in every step would take long."""
+        return any(isinstance(module, GroupBatchNorm) for module in self.modules())
 
     def reported(self, loss: Tensor) -> dict[str, Tensor]:
         """Scalars whose means over an epoch's steps enter its row; `loss` is the result of `forward`."""
@@ -74,9 +83,6 @@ class Classification(Task):
             logits = self.classifier(self.backbone(batch.views[0]))
         self.largest_logit = logits.detach().amax()
         return F.cross_entropy(logits.float(), batch.labels)
-
-    def after_step(self, progress: float) -> None:
-        update_running_stats(self.backbone)
 
 
 class Probes(Task):
