@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cl.objective.negatives import Groups, Negatives
 from cl.objective.ring import Sharded, pass_on, rounds
+from cl.runtime.distributed import ranks
 from cl.runtime.machine import to_device
 
 BLOCK = 1024  # side of a block of logits on a CPU, where one exists at a time; 4 MiB in float32
@@ -132,19 +133,26 @@ class BlockwiseLogits:
         """The flat positions of the excluded columns in the block that begins at column `start`, if any."""
         if self.excluded is None:
             return None
+        (n, k), (down, right) = logits.shape, logits.stride()
         smallest, largest = self._excluded_range[rows.start // self._sides[0]]
-        if largest < start or smallest >= start + logits.shape[1]:
+        if largest < start or smallest >= start + k:
             return None
-        return _flat_positions(self.excluded[rows] - start, logits)
+        columns = self.excluded[rows]
+        first = -start * right  # the position of column 0, which may be before this block
+        positions = torch.arange(first, first + n * down, down, device=columns.device)[:, None]
+        positions = positions.add(columns, alpha=right)
+        if smallest < start or largest >= start + k:
+            positions = positions.where((columns >= start) & (columns < start + k), n * k)
+        return positions.view(-1)
 
     @cached_property
-    def _excluded_range(self) -> list[list[float]]:
-        """The smallest and largest excluded column of each row of blocks; infinite if a GPU holds them."""
+    def _excluded_range(self) -> list[list[int]]:
+        """The smallest and largest excluded column of each row of blocks; of all columns on a GPU."""
         assert self.excluded is not None
         parts = self.excluded.split(self._sides[0])
-        if self.excluded.device.type != "cpu":
-            return [[-math.inf, math.inf]] * len(parts)
-        return [[bound.item() for bound in part.aminmax()] for part in parts]
+        if for_gpu(self.queries):
+            return [[0, len(self.negatives) * (ranks() if self.sharded else 1) - 1]] * len(parts)
+        return [[int(bound) for bound in part.aminmax()] for part in parts]
 
     def _product(self, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
         """The block q . k - shift, (n, k), in `memory`.
@@ -195,14 +203,6 @@ def blockwise(
         groups=negatives.groups,
         sharded=isinstance(negatives.rows, Sharded),
     )
-
-
-def _flat_positions(columns: Tensor, logits: Tensor) -> Tensor:
-    """(n E,): positions in the block's memory of each row's columns (n, E); its end for columns outside."""
-    (n, k), (down, right) = logits.shape, logits.stride()
-    inside = (columns >= 0) & (columns < k)
-    rows = torch.arange(n, device=columns.device)[:, None]
-    return (rows * down + columns * right).where(inside, n * k).view(-1)
 
 
 def exponentials(block: Block) -> Tensor:
