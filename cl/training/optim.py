@@ -234,9 +234,9 @@ def clip_gradients(optimizer: Optimizer, config: Config) -> Tensor:
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = nn.utils.get_total_norm(gradients)
+    norms = torch.stack(torch._foreach_norm(gradients))
+    norm = torch.linalg.vector_norm(norms)
     if config.clip_each:
-        norms = torch.stack(torch._foreach_norm(gradients))
         factors = (config.clip_each / (norms + 1e-6)).clamp(max=1)
         torch._foreach_mul_(gradients, factors.unbind())
     if config.clip:
