@@ -1,5 +1,6 @@
 """The task of pretraining: a method and a loss."""
 
+from functools import reduce
 from types import ModuleType
 
 import torch
@@ -62,7 +63,7 @@ class PretrainingTask(Task):
     @torch.no_grad()
     def _note(self, terms: list[Term]) -> None:
         """Compute the attributes that describe this batch."""
-        self.largest_logit = torch.stack([term.largest_logit() for term in terms]).amax()
+        self.largest_logit = reduce(torch.maximum, [term.largest_logit() for term in terms])
         self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
         contrasts = [term for term in terms if isinstance(term, Contrast)]
         if self.negatives is None and contrasts:
