@@ -20,10 +20,11 @@ MARGIN = 5  # points of kNN (k = 20) above the random encoder
 
 @pytest.fixture(scope="module")
 def prepared(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with its shards."""
+    """The project with its shards, and the weights to start from: none."""
     folder = tmp_path_factory.mktemp("learning") / "project"
     shutil.copytree(project, folder)
     stage(folder, "prepare")
+    stage(folder, "weights")
     return folder
 
 
@@ -124,6 +125,7 @@ def test_cifar10_at_a_small_size(project, tmp_path) -> None:
     precision = [] if slow_bf16() else ["precision=bf16"]
     write(folder / "params.yaml", settings)
     stage(folder, "prepare")
+    stage(folder, "weights")
     found = trained(folder, evaluations, *settings, *short, *precision)
     stage(folder, "baseline", "random")
     random = json.loads((folder / "results/baseline/random.json").read_text())
