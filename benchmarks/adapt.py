@@ -5,7 +5,6 @@ FOLDER has train/<class>/<image> and val/<class>/<image>. For every seed, FOLDER
 encoder of WEIGHTS and the trained one, compared on the validation images.
 """
 
-import io
 import itertools
 import tempfile
 import time
@@ -13,21 +12,17 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 from torchvision.datasets import ImageFolder
 
-from benchmarks.league import train_with_lightly
+from benchmarks import peers
+from benchmarks.in_process import shards, silent
+from benchmarks.league import train_with
 from benchmarks.parameters import parameters
 from cl.config import Params, for_few_images
-from cl.console.progress import Progress
-from cl.data.reader import Reader
 from cl.hub import foreign
 from cl.networks import backbones
 from cl.pretraining.adaptation import Outcome
 from cl.runtime import machine
-from cl.runtime.registry import module_of
-from cl.shards import writing
-from cl.shards.team import Team
 from cl.training import optim, start
 from cl.training.loop import train
 from cl.training.tasks import Classification, classifier
@@ -75,12 +70,9 @@ def main(
 
 def trained(params: Params, way: str, folder: Path) -> Outcome:
     """What a run with these parameters finds, if it trains in this way on the images in `folder`."""
-    quiet = Progress("", Console(file=io.StringIO()))
     here = machine.find(params.precision, deterministic=False)
     with tempfile.TemporaryDirectory() as name:
-        splits = module_of("sources", params.dataset.kind).splits(params.dataset, Path())
-        writing.write(splits, params.dataset.kind, params.dataset, Path(name, "shards"), Team(2))
-        bank, queries = (Reader(Path(name, "shards"), split) for split in ("train", "val"))
+        bank, queries = shards(params, Path(name, "shards"))
         params, _ = for_few_images(params, bank, queries)
         assert params.init
         encoder = foreign.load(params.init.name, exact=False)
@@ -92,15 +84,15 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
         if way == SCRATCH:
             backbone.load_state_dict(backbones.build(params.backbone).state_dict())
         if way == LIGHTLY:
-            data_set = partial(ImageFolder, folder / "train")
-            train_with_lightly(backbone, projector, params, here, data_set)
+            parts = peers.lightly(params, here.workers, None, partial(ImageFolder, folder / "train"))
+            train_with(parts, backbone, projector, params, here)
         elif way == LABELS:
             head = classifier(backbone.fc_features, len(bank.manifest.classes))
             labelled = here.place(Classification(backbone, head, here, seed=params.seed))
-            parts = [optim.Part(labelled)]
-            train(labelled, data, params.optim, optim.build(params.optim, parts), progress=quiet)
+            built = optim.build(params.optim, [optim.Part(labelled)])
+            train(labelled, data, params.optim, built, progress=silent())
         else:
-            train(task, data, params.optim, optimizer, progress=quiet)
+            train(task, data, params.optim, optimizer, progress=silent())
         return adaptation.keep_better(params.seed)
 
 

@@ -29,9 +29,9 @@ def silent() -> Progress:
     return Progress("", Console(file=io.StringIO()))
 
 
-def shards(params: Params, folder: Path) -> list[Reader]:
-    """The training and the validation images, prepared in `folder`."""
-    splits = module_of("sources", params.dataset.kind).splits(params.dataset, locations.raw())
+def shards(params: Params, folder: Path, raw: Path | None = None) -> list[Reader]:
+    """The training and the validation images, prepared in `folder` from `raw`, or from CL_RAW."""
+    splits = module_of("sources", params.dataset.kind).splits(params.dataset, raw or locations.raw())
     writing.write(splits, params.dataset.kind, params.dataset, folder, Team(2))
     return [Reader(folder, split) for split in ("train", "val")]
 

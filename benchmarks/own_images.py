@@ -8,7 +8,6 @@ pretrained on CIFAR-10 (CIFAR: its folder of python batches). Is the start worth
 """
 
 import csv
-import io
 import sys
 import tempfile
 from pathlib import Path
@@ -18,13 +17,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image as Picture
-from rich.console import Console
 from torch import Tensor, nn
 from torchvision.datasets import CIFAR10
 
+from benchmarks.in_process import shards, silent
 from benchmarks.parameters import parameters
 from cl.config import Params
-from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
@@ -33,10 +31,7 @@ from cl.features.knn import classify, top1
 from cl.hub import foreign
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
-from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import save_tensors
-from cl.shards import writing
-from cl.shards.team import Team
 from cl.sources._shared import photographs
 from cl.training import optim, start
 from cl.training.loop import train
@@ -69,7 +64,7 @@ def groups(work: Path) -> None:
     for name, column in (("without groups", "comment"), ("with groups", "group")):
         table = (work / "raw/films/all.csv").read_text().replace("object", column, 1)
         (work / "raw/films/images.csv").write_text(table)
-        train_set, val = prepared(params, work / "raw", work / column)
+        train_set, val = shards(params, work / column, work / "raw")
         measured = []
         for seed in SEEDS:
             method = pretrained(params, train_set, seed, FILM_EPOCHS).method.eval()
@@ -115,7 +110,7 @@ def starts(work: Path, cifar: Path) -> None:
     """Accuracy of kNN on the photographs: from scratch, from the weights, and the weights alone."""
     write_parent(work, cifar)
     params = parameters("optim.warmup_epochs=1")
-    train_set, val = prepared(params, work, work / "shards")
+    train_set, val = shards(params, work / "shards", work)
     parent = foreign.load(str(work / "parent.safetensors"))
     weights = start.from_backbone(parent.network, parent.config, {"name": "parent"})
     print("| epochs on the photographs | kNN top-1 from scratch, % | from the weights, % |\n|---|---|---|")
@@ -136,18 +131,10 @@ def write_parent(work: Path, cifar: Path) -> None:
         Picture.fromarray(pixels).save(folder / f"{number}.png")
     overrides = ("dataset=unlabelled", "dataset.name=cifar", "dataset.resize=32", "dataset.crop=32")
     params = parameters(*overrides)
-    train_set, _ = prepared(params, work, work / "parent shards")
+    train_set, _ = shards(params, work / "parent shards", work)
     task = pretrained(params, train_set, 0, EPOCHS_BEFORE)
     metadata = {"network": params.backbone.model_dump_json()}
     save_tensors(task.method.backbone.state_dict(), work / "parent.safetensors", metadata)
-
-
-def prepared(params: Params, raw: Path, folder: Path) -> tuple[Reader, Reader]:
-    """The training and validation images as shards."""
-    splits = module_of("sources", params.dataset.kind).splits(params.dataset, raw)
-    folder.mkdir()
-    writing.write(splits, params.dataset.kind, params.dataset, folder, Team(2))
-    return Reader(folder, "train"), Reader(folder, "val")
 
 
 def pretrained(
@@ -161,7 +148,7 @@ def pretrained(
     plan = Plan(len(reader), params.optim.batch_size, seed)
     data = TrainSet(reader, transform(params.dataset), list(params.views.values()), plan)
     optimizer = optim.build(params.optim, [optim.Part(task)])
-    train(task, data, params.optim, optimizer, progress=Progress("", Console(file=io.StringIO())))
+    train(task, data, params.optim, optimizer, progress=silent())
     return task
 
 

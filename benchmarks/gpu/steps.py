@@ -15,7 +15,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu.session import Session
-from benchmarks.gpu.training import RepeatedBatch, quiet
+from benchmarks.gpu.training import RepeatedBatch
+from benchmarks.in_process import silent
 from benchmarks.parameters import parameters
 from cl.config import Params
 from cl.networks.batch_norm import GroupBatchNorm
@@ -191,7 +192,7 @@ def _train(session: Session, params: Params, case: Case) -> tuple[float, float, 
     changes = {"epochs": steps / data.plan.steps_per_epoch, "warmup_epochs": 0, "warmup_start": 0.0}
     settings = params.optim.model_copy(update=changes)
     optimizer = optim.build(settings, [optim.Part(task)])
-    mebibytes = session.mebibytes(lambda: train(task, data, settings, optimizer, progress=quiet()))
+    mebibytes = session.mebibytes(lambda: train(task, data, settings, optimizer, progress=silent()))
     return data.seconds, mebibytes, time.monotonic() - began - steps * data.seconds
 
 

@@ -1,6 +1,5 @@
 """What checks and measurements train: a fixed batch, any method and loss, the embedded data set."""
 
-import io
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice, zip_longest
@@ -8,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
+from benchmarks import in_process
 from benchmarks.gpu.session import Session
+from benchmarks.in_process import silent
 from cl import config
 from cl.config import Params
-from cl.console.progress import Progress
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.to_device import HostBatch, ToDevice
@@ -23,9 +22,6 @@ from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.distributed import local_part, mean_over_ranks
 from cl.runtime.machine import Machine
-from cl.shards import writing
-from cl.shards.team import Team
-from cl.sources import photos
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
 from cl.training.start import Start
@@ -36,11 +32,6 @@ from pipeline.support.pretraining import build, prepare
 CPU = torch.device("cpu")
 STEPS, BATCH, LR = 3, 32, 0.05  # of a trajectory
 BN_GROUP = 8  # images, where not global
-
-
-def quiet() -> Progress:
-    """Progress that nobody sees."""
-    return Progress("benchmark", Console(file=io.StringIO()))
 
 
 def random_images(view: View, count: int) -> tuple[Tensor, Tensor]:
@@ -155,8 +146,7 @@ def _random_batch(params: Params, step: int, device: torch.device, dtype: torch.
 
 def write_shards(params: Params, folder: Path) -> Path:
     """The shards of the embedded data set."""
-    splits = photos.splits(params.dataset, folder / "raw")
-    writing.write(splits, "photos", params.dataset, folder / "shards", Team(2))
+    in_process.shards(params, folder / "shards")
     return folder / "shards"
 
 
@@ -166,5 +156,5 @@ def pretrain(
     """The task after the training loop of a run, and the rows of its epochs."""
     reader = Reader(shards, "train")
     task, optimizer, data = prepare(params, here, reader, Start())
-    rows = train(task, data, params.optim, optimizer, progress=quiet(), checkpoints=checkpoints)
+    rows = train(task, data, params.optim, optimizer, progress=silent(), checkpoints=checkpoints)
     return task, rows
