@@ -11,7 +11,6 @@ default experiment.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import rows
+from benchmarks.memory import peak
 from benchmarks.methods import KNN, trained, untrained
 from benchmarks.parameters import parameters
 from benchmarks.step import Ours
@@ -145,7 +145,7 @@ def used(device: str) -> float:
     """The peak memory so far, in MiB."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak()
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def measure(case: str) -> None:
     import torch.nn.functional as F
     from torch import Tensor
 
+    from benchmarks.memory import peak
     from cl.features.knn import classify, vote
 
     torch.manual_seed(0)
@@ -86,18 +87,11 @@ def measure(case: str) -> None:
         run = lambda: ours(bank_of_half)  # noqa: E731
     else:
         run = dense if case == "dense" else ours
-    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
-    before = peak()
+    before = peak(reset=True)
     began = time.perf_counter()
     answers = run()
     seconds, memory = time.perf_counter() - began, peak() - before
     print(json.dumps([seconds, memory, int((answers == dense()).sum())]))
-
-
-def peak() -> float:
-    """The peak memory of this process since the last reset, in MiB."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in status if line.startswith("VmHWM"))) / 1024
 
 
 def grid() -> None:

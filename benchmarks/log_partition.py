@@ -5,10 +5,20 @@ turns.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from lightly.loss import NTXentLoss
+from torch import Tensor
+
+import cl
+from benchmarks.memory import peak
+from cl.objective.log_partition import log_partition
+from cl.objective.negatives import Negatives
 
 SIZES = (1024, 4096, 8192)
 WIDTH, TEMPERATURE, ROUNDS = 128, 0.1, 2
@@ -16,8 +26,6 @@ CASES = ("cl.InfoNCELoss", "symmetric", "rectangular", "dense", "lightly")
 
 
 def main() -> None:
-    import torch
-
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32, forward and backward")
     print(f"N pairs of width {WIDTH}")
     print("N       case           seconds   extra MiB   speed / lightly   memory / lightly")
@@ -42,58 +50,53 @@ def main() -> None:
             )
 
 
+def forms(pairs: int, device: torch.device) -> tuple[list[Tensor], dict[str, Callable[[], Tensor]]]:
+    """Two views of N pairs, (N, D) each, which require a gradient, and SimCLR's loss of them by case."""
+    torch.manual_seed(0)
+    raw = (torch.randn(pairs, WIDTH, device=device) for _ in range(2))
+    first, second = (F.normalize(x, dim=1).requires_grad_() for x in raw)
+    itself = torch.arange(2 * pairs)
+    excluded = torch.stack([itself, itself.roll(pairs)], 1)
+    on_device = excluded.to(device)
+
+    def loss(log_partition: Callable[[Tensor], Tensor]) -> Tensor:
+        z = torch.cat([first, second])
+        positive = (z * z.roll(pairs, 0)).sum(1) / TEMPERATURE
+        return F.softplus(log_partition(z) - positive).mean()
+
+    def symmetric(z: Tensor) -> Tensor:
+        return log_partition(z, Negatives(z, excluded), TEMPERATURE)
+
+    def rectangular(z: Tensor) -> Tensor:
+        return log_partition(z, Negatives(z.clone(), excluded), TEMPERATURE)
+
+    def dense(z: Tensor) -> Tensor:
+        return (z @ z.T / TEMPERATURE).scatter(1, on_device, -torch.inf).logsumexp(1)
+
+    lightly, ours = NTXentLoss(temperature=TEMPERATURE), cl.InfoNCELoss(temperature=TEMPERATURE)
+    return [first, second], {
+        "symmetric": lambda: loss(symmetric),
+        "rectangular": lambda: loss(rectangular),
+        "dense": lambda: loss(dense),
+        "cl.InfoNCELoss": lambda: ours(first, second),
+        "lightly": lambda: lightly(first, second),
+    }
+
+
 def measure(case: str, size: int) -> None:
     """Print [seconds, MiB] of forward and backward: the best of three, and the growth of the peak memory."""
-    import torch
-    import torch.nn.functional as F
-    from torch import Tensor
-
-    from cl.objective.log_partition import log_partition
-    from cl.objective.negatives import Negatives
-
-    torch.manual_seed(0)
-    first, second = (F.normalize(torch.randn(size, WIDTH), dim=1).requires_grad_() for _ in range(2))
-    itself = torch.arange(2 * size)
-    excluded = torch.stack([itself, itself.roll(size)], 1)
-
-    def embeddings() -> tuple[Tensor, Tensor]:
-        z = torch.cat([first, second])
-        return z, (z * z.roll(size, 0)).sum(1) / TEMPERATURE
-
-    def ours() -> Tensor:
-        z, positive = embeddings()
-        negatives = Negatives(z if case == "symmetric" else z.clone(), excluded, unit=False)
-        return F.softplus(log_partition(z, negatives, TEMPERATURE) - positive).mean()
-
-    def dense() -> Tensor:
-        z, positive = embeddings()
-        logits = (z @ z.T / TEMPERATURE).scatter(1, excluded, -torch.inf)
-        return F.softplus(logits.logsumexp(1) - positive).mean()
-
-    if case in ("lightly", "cl.InfoNCELoss"):
-        from lightly.loss import NTXentLoss
-
-        import cl
-
-        criterion = (NTXentLoss if case == "lightly" else cl.InfoNCELoss)(temperature=TEMPERATURE)
-        step = lambda: criterion(first, second)  # noqa: E731
-    else:
-        step = dense if case == "dense" else ours
+    views, cases = forms(size, torch.device("cpu"))
     small = torch.randn(256, 256)
     (small @ small).sum()  # allocate the matrix library's own buffers first
     before = peak()
     times = []
     for _ in range(3):
-        first.grad = second.grad = None
+        for view in views:
+            view.grad = None
         began = time.perf_counter()
-        step().backward()
+        cases[case]().backward()
         times.append(time.perf_counter() - began)
     print(json.dumps([min(times), peak() - before]))
-
-
-def peak() -> float:
-    """The peak memory of this process in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

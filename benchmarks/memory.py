@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import torch
@@ -23,6 +24,14 @@ def growth(function: Callable[[], object], device: torch.device | None = None) -
         function()
     before, largest = sizes
     return largest - before
+
+
+def peak(*, reset: bool = False) -> float:
+    """The peak resident size of this process in MiB, so far or since the last reset."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in status if line.startswith("VmHWM"))) / 1024
 
 
 @contextlib.contextmanager

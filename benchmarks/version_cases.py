@@ -170,15 +170,8 @@ def colours(on_gpu: bool, smaller: int) -> Run:
     images = torch.randint(0, 256, (count, view.size, view.size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     drawn = torch.tensor([draw_colour_params(view, RandomNumbers(0, 0, image, 0)) for image in range(count)])
     mean, std = transform(params.dataset).mean_and_std(torch.device("cpu"))
-
-    def before() -> Tensor:
-        x = augment_gpu.recolour(images.contiguous().float().div_(255), drawn, view)
-        return x.sub_(mean).div_(std).contiguous(memory_format=torch.channels_last)
-
-    form = augment_gpu.augment if on_gpu and hasattr(augment_gpu, "augment") else augment
-    now = partial(form, images, drawn, view, mean=mean, std=std)
-    recolour = before if on_gpu and hasattr(augment_gpu, "recolour") else now
-    return lambda: recolour().double().square().sum((0, 2, 3))
+    form = augment_gpu.augment if on_gpu else augment
+    return lambda: form(images, drawn, view, mean=mean, std=std).double().square().sum((0, 2, 3))
 
 
 def training_step(method: str, smaller: int) -> Run:

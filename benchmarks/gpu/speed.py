@@ -18,6 +18,7 @@ from benchmarks.gpu.images import photographs, squares, stored
 from benchmarks.gpu.session import Session
 from benchmarks.gpu.steps import Spanning, compiled, floor, process_group, profile, step
 from benchmarks.gpu.training import random_images
+from benchmarks.log_partition import forms
 from benchmarks.parameters import parameters
 from cl.data.augment import augment
 from cl.data.device_crops import DeviceTrainSet, resident
@@ -96,7 +97,7 @@ def partition(session: Session) -> None:
     """A SimCLR loss with gradient: ours by block, the dense form, lightly's; and a batch against a queue."""
     for n in session.in_time((64,) if session.tiny else (512, 8192, 65536)):
         reference = None
-        for name, loss in _simclr_losses(session, n).items():
+        for name, loss in forms(n, session.device)[1].items():
             with session.attempt(f"{n} pairs, {name}"):
                 value = float(loss().detach())
                 reference = value if reference is None else reference
@@ -111,40 +112,6 @@ def partition(session: Session) -> None:
     q.requires_grad_()
     milliseconds = 1000 * session.seconds(lambda: log_partition(q, Negatives(keys), 0.2).sum().backward())
     session.report(f"{queries} queries, queue of {queue}", milliseconds=milliseconds)
-
-
-def _simclr_losses(session: Session, n: int) -> dict[str, Callable[[], Tensor]]:
-    """The same loss of N pairs of width 128 in several forms."""
-    from lightly.loss import NTXentLoss
-
-    torch.manual_seed(0)
-    raw = (torch.randn(n, 128, device=session.device) for _ in range(2))
-    first, second = (F.normalize(x, dim=1).requires_grad_() for x in raw)
-    itself = torch.arange(2 * n)
-    excluded = torch.stack([itself, itself.roll(n)], 1)
-    excluded_on_device = excluded.to(session.device)
-
-    def loss(log_partition: Callable[[Tensor], Tensor]) -> Tensor:
-        z = torch.cat([first, second])
-        positive = (z * z.roll(n, 0)).sum(1) / 0.1
-        return F.softplus(log_partition(z) - positive).mean()
-
-    def symmetric(z: Tensor) -> Tensor:
-        return log_partition(z, Negatives(z, excluded), 0.1)
-
-    def rectangular(z: Tensor) -> Tensor:
-        return log_partition(z, Negatives(z.clone(), excluded), 0.1)
-
-    def dense(z: Tensor) -> Tensor:
-        return (z @ z.T / 0.1).scatter(1, excluded_on_device, -torch.inf).logsumexp(1)
-
-    lightly = NTXentLoss(temperature=0.1)
-    return {
-        "symmetric": lambda: loss(symmetric),
-        "rectangular": lambda: loss(rectangular),
-        "dense": lambda: loss(dense),
-        "lightly": lambda: lightly(first, second),
-    }
 
 
 def augmentation(session: Session) -> None:
