@@ -2,16 +2,17 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods._shared.instance_discrimination import InstanceDiscrimination, InstanceDiscriminationConfig
+from cl.methods._shared.instance_discrimination import InstanceDiscrimination
+from cl.methods._shared.memory_bank import BankConfig
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 
 
-class Config(InstanceDiscriminationConfig):
+class Config(BankConfig):
     """Wu et al. 2018: NCE with sampled negatives (section 3.2), InfoNCE with `negatives: null`.
 
-    The authors' code lacks the proximal term of their paper.
+    Without the proximal term of the paper (eq. 10), which the authors' code lacks.
     """
 
     least_views: ClassVar[int] = 1

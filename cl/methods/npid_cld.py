@@ -4,14 +4,15 @@ from typing import ClassVar, Literal
 
 from cl.methods import Setup
 from cl.methods._shared import cld
-from cl.methods._shared.instance_discrimination import InstanceDiscrimination, InstanceDiscriminationConfig
+from cl.methods._shared.instance_discrimination import InstanceDiscrimination
+from cl.methods._shared.memory_bank import BankConfig
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 from cl.objective.traits import Traits
 
 
-class Config(cld.ClusterConfig, InstanceDiscriminationConfig):
+class Config(cld.ClusterConfig, BankConfig):
     """NPID's parameters, and the clusters'."""
 
     gives: ClassVar[Traits] = {"contrasts"}  # the loss between clusters has no normalizer

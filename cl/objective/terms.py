@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +28,6 @@ class Contrast:
         negatives: K rows, and which of them count for each query.
         temperature: divides every similarity.
         weight: of this contrast in the sum over the method's terms.
-        penalty: scalar that is added to this contrast's loss, whatever the loss.
         log_normalizer: scalar, log of the mean of exp(logit) over candidates, as memory banks estimate it.
     """
 
@@ -38,7 +36,6 @@ class Contrast:
     negatives: Negatives
     temperature: float = 1.0
     weight: float = 1.0
-    penalty: Tensor | float = 0.0
     log_normalizer: Tensor | None = None
 
     def positive_logits(self) -> Tensor:
@@ -135,8 +132,6 @@ class Agreement:
         weight: of this term in the sum over the method's terms.
     """
 
-    penalty: ClassVar[float] = 0.0
-
     queries: Tensor
     positives: Tensor
     weight: float = 1.0
@@ -162,8 +157,6 @@ class TwoViews:
         first, second: (N, D) raw rows, as the projector gives them.
         weight: of this term in the sum over the method's terms.
     """
-
-    penalty: ClassVar[float] = 0.0
 
     first: Tensor
     second: Tensor

@@ -16,7 +16,7 @@ from cl.training.tasks import Task
 
 
 class PretrainingTask(Task):
-    """A method and a loss: `scale` times the mean over the method's terms of weight times (loss + penalty).
+    """A method and a loss: `scale` times the mean over the method's terms of weight times loss.
 
     Attributes:
         alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
@@ -51,9 +51,7 @@ class PretrainingTask(Task):
         with self.machine.autocast():
             terms = self.method(batch)
         self._note(terms)
-        losses = [
-            term.weight * (self.loss(term, self.loss_config, self.progress) + term.penalty) for term in terms
-        ]
+        losses = [term.weight * self.loss(term, self.loss_config, self.progress) for term in terms]
         return self.scale * torch.stack(losses).mean()
 
     def after_step(self, progress: float) -> None:

@@ -65,10 +65,9 @@ def test_nce_equals_the_loop_of_the_paper(sizes) -> None:
         torch.testing.assert_close(method.bank.rows, torch.stack(bank), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("proximal", [0.0, 3.0])
-def test_the_full_softmax_is_over_all_images(proximal) -> None:
-    """Eq. 2 over the whole bank, and lambda |z - v|^2 of eq. 10."""
-    method = build("npid", negatives=None, own=False, proximal=proximal)
+def test_the_full_softmax_is_over_all_images() -> None:
+    """Eq. 2 over the whole bank."""
+    method = build("npid", negatives=None, own=False)
     for step in range(3):
         batch = batch_at(step)
         bank = method.bank.rows.clone()
@@ -76,8 +75,7 @@ def test_the_full_softmax_is_over_all_images(proximal) -> None:
         for view in embeddings(method, batch):
             for z, position in zip(view, batch.positions.tolist(), strict=True):
                 others = [z @ bank[j] / TAU for j in range(IMAGES) if j != position]
-                distance = (z - bank[position]).square().sum()
-                losses.append(cross_entropy(z @ bank[position] / TAU, others) + proximal * distance)
+                losses.append(cross_entropy(z @ bank[position] / TAU, others))
         assert_same_gradients(method, loss_of(method(batch), "infonce"), sum(losses) / len(losses))
         method.after_step(0.5)
 
@@ -102,7 +100,7 @@ def test_a_softmax_over_samples(own) -> None:
 @pytest.mark.parametrize("option", [{"negatives": None, "own": False}, {"negatives": 60, "own": True}])
 def test_rows_of_the_own_group_do_not_count(option) -> None:
     """Known from the first update on; before, a row is not of any image."""
-    method = build("npid", **option, proximal=2.0)
+    method = build("npid", **option)
     known = dict[int, int]()
     for step in range(3):
         method.step = step
@@ -123,23 +121,21 @@ def test_rows_of_the_own_group_do_not_count(option) -> None:
                 counted = [
                     j for j in columns if j not in dropped and not (group >= 0 and known.get(j) == group)
                 ]
-                loss = cross_entropy(z @ bank[position] / TAU, [z @ bank[j] / TAU for j in counted])
-                losses.append(loss + 2 * (z - bank[position]).square().sum())
+                losses.append(cross_entropy(z @ bank[position] / TAU, [z @ bank[j] / TAU for j in counted]))
         assert_same_gradients(method, loss_of(terms, "infonce"), sum(losses) / len(losses))
         method.after_step(0.5)
         known |= dict(zip(positions, groups.tolist(), strict=True))
 
 
-def test_a_query_without_negatives_has_no_penalty() -> None:
-    """Its loss is 0 and it has no weight, as where the data has groups and all rows are of its own."""
-    method = build("npid", negatives=None, own=False, proximal=2.0)
+def test_a_query_without_negatives_has_no_weight() -> None:
+    """Nor a loss: the data has groups, and all rows are of its own."""
+    method = build("npid", negatives=None, own=False)
     method.bank.groups.fill_(3)
     batch = batch_at(0, (12,), torch.tensor([3, 3, 0, 3, 3, 3]))
     (z,) = embeddings(method, batch)
     position = int(batch.positions[2])
     others = [z[2] @ row / TAU for j, row in enumerate(method.bank.rows) if j != position]
-    loss = cross_entropy(z[2] @ method.bank.rows[position] / TAU, others)
-    expected = loss + 2 * (z[2] - method.bank.rows[position]).square().sum()
+    expected = cross_entropy(z[2] @ method.bank.rows[position] / TAU, others)
     assert_same_gradients(method, loss_of(method(batch), "infonce"), expected)
 
 

@@ -77,10 +77,10 @@ def assert_equals_the_loop(
 
 
 def loss_of(terms: list[Contrast], name: str) -> Tensor:
-    """The mean of a loss and of the penalties over the terms, whatever their weights."""
+    """The mean of a loss over the terms, whatever their weights."""
     config = loss_config(name, **({"alpha": None} if name == "infonce" else {}))
     loss = module_of("losses", name).loss
-    return torch.stack([loss(term, config, 0.0) + term.penalty for term in terms]).mean()
+    return torch.stack([loss(term, config, 0.0) for term in terms]).mean()
 
 
 def assert_same_gradients(method: BaseMethod, ours: Tensor, theirs: Tensor) -> None:

@@ -47,7 +47,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "moco_cld": [{"group": GROUP_OF_8, "shuffle": True}],
     "cpc_v2": [{"offsets": [1, 2], "directions": 2}, {"patch": 4}],
     "local_aggregation": [{"warmup_epochs": 0, "clusterings": 3}],
-    "npid": [{"negatives": None, "own": False}, {"proximal": 0.5}],
+    "npid": [{"negatives": None, "own": False}],
     "dino": [{"frozen_epochs": 0}],
     "swav": [{"frozen_epochs": 0}, {"frozen_epochs": 0, "queue": 20, "queue_epoch": 0}],
 }
