@@ -64,29 +64,8 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# The module of each name, imported when the name is first used.
-_LAZY = {
-    "BarlowTwinsLoss": "cl.losses._modules",
-    "CosineLoss": "cl.losses._modules",
-    "DCLLoss": "cl.losses._modules",
-    "DCLWLoss": "cl.losses._modules",
-    "DebiasedLoss": "cl.losses._modules",
-    "EqCoLoss": "cl.losses._modules",
-    "InfoNCELoss": "cl.losses._modules",
-    "InvariantSpreadLoss": "cl.losses._modules",
-    "JCLLoss": "cl.losses._modules",
-    "SigmoidLoss": "cl.losses._modules",
-    "VICRegLoss": "cl.losses._modules",
-    "classify": "cl.commands.classify",
-    "compare": "cl.commands.compare",
-    "duplicates": "cl.commands.duplicates",
-    "embed": "cl.commands.embed",
-    "evaluate": "cl.commands.evaluate",
-    "export": "cl.commands.export",
-    "knn_accuracy": "cl.features.scores",
-    "linear_probe": "cl.features.scores",
-    "search": "cl.commands.search",
-}
+# The modules of the names that are neither losses nor commands.
+_MODULES = {"knn_accuracy": "cl.features.scores", "linear_probe": "cl.features.scores"}
 __all__ = [
     "BarlowTwinsLoss",
     "CosineLoss",
@@ -117,9 +96,10 @@ def __getattr__(name: str) -> Any:
         from importlib import metadata  # late: it takes longer than the rest of this module
 
         return metadata.version("cl")
-    if name not in _LAZY:
+    if name not in __all__:
         raise AttributeError(f"module 'cl' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    usual = "cl.losses._modules" if name.endswith("Loss") else f"cl.commands.{name}"
+    value = getattr(importlib.import_module(_MODULES.get(name, usual)), name)
     globals()[name] = value
     return value
 
