@@ -71,7 +71,7 @@ def losses(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callab
     """Functions that compute the gradient at the queries, by label."""
     others = Negatives(negatives)
     plain = infonce.Config(kind="infonce", alpha=None)
-    joint = jcl.Config(kind="jcl", strength=1.0, ramp=False, unbiased=False)
+    joint = jcl.Config(kind="jcl", strength=1.0, ramp=False)
     timed: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda q: vanilla(q, keys, others),
         lambda q: infonce.loss(Contrast(q, keys, others), plain, 1.0),

@@ -234,7 +234,7 @@ class JCLLoss(_Contrastive):
         _check_not_negative(strength=self.strength)
 
     def _settings(self) -> dict[str, Any]:
-        return {"strength": self.strength, "ramp": True, "unbiased": False}
+        return {"strength": self.strength, "ramp": True}
 
     def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         """As in InfoNCELoss, of three or more views."""

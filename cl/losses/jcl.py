@@ -16,14 +16,12 @@ class Config(LossConfig):
 
     ramp: lambda rises linearly from 0 over the run, at every step. In the authors' code, it rises once per
         epoch, to (e + 1) / E of its value.
-    unbiased: the covariance divides by M' - 1 instead of M'.
     """
 
     needs: ClassVar[Traits] = {"contrasts", "several positives"}
     kind: Literal["jcl"]
     strength: float = Field(ge=0)
     ramp: bool
-    unbiased: bool
 
 
 def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
@@ -40,7 +38,5 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     logits = contrast.positive_logits()  # (N, P)
     mean = logits.mean(1)
     strength = config.strength * (progress if config.ramp else 1.0)
-    divisor = max(1, logits.shape[1] - config.unbiased)
-    variance = (logits - mean[:, None]).square().sum(1) / divisor
-    joint = mean + strength / 2 * variance
+    joint = mean + strength / 2 * logits.var(1, correction=0)
     return contrast.mean_over_queries(torch.logaddexp(joint, contrast.negative_log_partition()) - mean)

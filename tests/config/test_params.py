@@ -39,7 +39,7 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 BYOL = {"method": method("byol"), "loss": {"kind": "cosine"}, "temperature": None}
-JCL = {"kind": "jcl", "strength": 4, "ramp": True, "unbiased": False}
+JCL = {"kind": "jcl", "strength": 4, "ramp": True}
 CUT = FAST.model_dump()
 ADAMW = {"optim.kind": "adamw", "optim.betas": [0.9, 0.99]}
 VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
