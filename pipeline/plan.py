@@ -10,7 +10,7 @@ import click
 import torch
 from rich.console import Console
 
-from cl.config import Params, check, rules
+from cl.config import Params, rules
 from cl.console.command import is_out_of_memory
 from cl.console.progress import Progress
 from cl.console.wording import counted, memory
@@ -23,7 +23,6 @@ from cl.runtime.machine import Machine
 from cl.training.loop import Data, train
 from cl.training.start import Start
 from pipeline.support import command, footprint, locations, pretraining
-from pipeline.support.composition import compose
 from pipeline.support.roofline import bounds
 from pipeline.support.roofline.operations import GPUS
 
@@ -34,25 +33,20 @@ SMALLEST = 4  # images in the smallest batch that is tried
 
 
 @click.command()
-@click.argument("overrides", nargs=-1)
 @click.option("--gpu", type=click.Choice(list(GPUS)), help="Calculate instead; needs neither GPU nor data.")
 @click.option("--gpus", type=click.IntRange(1), help="Their number, with --gpu; by default 1.")
 @command.entry_point
-def main(overrides: tuple[str, ...], gpu: str | None, gpus: int | None) -> None:
+def main(gpu: str | None, gpus: int | None) -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
     `pretrain` does. For the other stages, the time of their last run is shown. With --gpu, nothing is
-    measured: bounds for such GPUs are calculated from the operations of a step, of params.yaml or of Hydra
-    OVERRIDES such as recipe=quoted/simclr.
+    measured: bounds for such GPUs are calculated from the operations of a step.
     """
-    if gpu and overrides:
-        click.echo("\n".join(bounds.lines(check(compose([*overrides])), gpu, gpus or 1)))
-    elif gpu:
+    if gpu:
         bounds.show(command.params(), gpu, gpus or 1)
-    elif gpus or overrides:
-        needs = f"--gpus={gpus} needs their kind" if gpus else f"{overrides[0]} needs the kind of a GPU"
-        raise ValueError(f"{needs}, such as --gpu h100")
+    elif gpus:
+        raise ValueError(f"--gpus={gpus} needs their kind, such as --gpu h100")
     else:
         measure()
 

@@ -3,8 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.gpu import bounds
-from pipeline import plan
+from benchmarks.gpu import bounds, floor
 
 FAST = (
     *("SimCLR R50 256", "CIFAR R18 256", "MoCo v3 ViT-S 512"),
@@ -24,8 +23,8 @@ def test_a_step_asks_for_what_was_recorded(name) -> None:
 
 
 def test_the_bounds_of_a_recipe_with_overrides() -> None:
-    arguments = ["recipe=dcl/table3_cifar10", "backbone=resnet18_small", "optim.batch_size=8"]
-    result = CliRunner().invoke(plan.main, [*arguments, "--gpu", "a100", "--gpus", "2"])
+    arguments = ["dcl/table3_cifar10", "backbone=resnet18_small", "optim.batch_size=8"]
+    result = CliRunner().invoke(floor.main, [*arguments, "--gpu", "a100", "--gpus", "2"])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("calculated for 2 x a100 in fp32: a bound, not a measurement")
     assert "ms for 8 images" in result.output
