@@ -18,7 +18,7 @@ from cl import config
 from cl.data.reader import Reader
 from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
-from pipeline.support import command, provenance
+from pipeline.support import command, locations, provenance
 from pipeline.support.collect import collect
 from pipeline.support.composition import compose
 
@@ -40,7 +40,7 @@ def main(name: str, run: bool, short: bool) -> None:
     A finished experiment becomes a row of docs/results/NAME.csv, and is not run again: stop at any time.
     """
     study = load(name)
-    with exits_on_sigterm(), exclusive(command.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
+    with exits_on_sigterm(), exclusive(locations.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
         write(name, study)
         missing = _missing(name, study)
         if short:
@@ -58,7 +58,7 @@ def main(name: str, run: bool, short: bool) -> None:
             if run:
                 write(name, study)
     if missing and (waiting or not run):
-        scratch = shlex.quote(str(command.scratch().resolve()))  # DVC's workers do not inherit it from here
+        scratch = shlex.quote(str(locations.scratch().resolve()))  # DVC's workers do not inherit it from here
         click.echo(
             f"run `CL_SCRATCH={scratch} dvc queue start`, then this command again to record the results",
             err=True,
@@ -229,7 +229,7 @@ def _experiment(name: str, study: Study, arm: str, seed: int, how: str) -> None:
     what = label(name, arm, seed)
     with tempfile.TemporaryDirectory() as folder:
         stop = Path(folder) / "stop"
-        places = {"CL_SCRATCH": str(command.scratch().resolve()), "CL_STOP": str(stop)}
+        places = {"CL_SCRATCH": str(locations.scratch().resolve()), "CL_STOP": str(stop)}
         process = subprocess.Popen(
             ["dvc", "exp", "run", how, "--name", what, *settings], env={**os.environ, **places}
         )

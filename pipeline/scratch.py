@@ -10,7 +10,7 @@ import click
 
 from cl.console.wording import memory
 from cl.runtime import files
-from pipeline.support import command
+from pipeline.support import command, locations
 from pipeline.support.collect import collect
 
 LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each run's folder; see `pipeline.support.runs`
@@ -24,9 +24,9 @@ def main(remove: bool) -> None:
 
     A run is finished if its results are in this folder, in a DVC experiment or on a branch.
     """
-    folders = {lock.parent: _usage(lock.parent) for lock in command.scratch().glob(LOCKS)}
+    folders = {lock.parent: _usage(lock.parent) for lock in locations.scratch().glob(LOCKS)}
     if not folders:
-        click.echo(f"no checkpoints in {command.scratch()}")
+        click.echo(f"no checkpoints in {locations.scratch()}")
         return
     finished = _finished()
     for folder, (written, used) in sorted(folders.items(), key=lambda item: item[1], reverse=True):

@@ -48,7 +48,7 @@ class PretrainingOptim(optim.Config):
     microbatches: int = Field(gt=0)
     compile: bool
     cropping: Literal["workers", "device"]
-    progressive_resizing: list[resizing.Phase] = []
+    progressive_resizing: list[resizing.Phase] = Field([])
     keep_every: int | None = Field(None, gt=0)
     monitor: monitor.Config
 

@@ -98,7 +98,7 @@ def _logging() -> Iterator[None]:
     parameters = functools.partial(read, Path("params.yaml"))
     experiment = os.environ.get("DVC_EXP_NAME", "")
     try:
-        with Loggers(names, scratch() / "logs", parameters, experiment) as _loggers:
+        with Loggers(names, locations.scratch() / "logs", parameters, experiment) as _loggers:
             yield
     finally:
         _loggers = None
@@ -133,11 +133,6 @@ def progress(title: str, baseline: str | None = None) -> Progress:
 def find_machine(params: Params) -> Machine:
     """The device and precision that params.yaml chooses."""
     return machine.find(params.precision, deterministic=params.deterministic)
-
-
-def scratch() -> Path:
-    """The folder of checkpoints and other working files."""
-    return Path(os.environ.get("CL_SCRATCH") or "scratch")
 
 
 @dataclass

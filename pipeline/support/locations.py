@@ -34,6 +34,11 @@ def is_temporary_copy() -> bool:
     return ".dvc/tmp/exps" in Path.cwd().as_posix()
 
 
+def scratch() -> Path:
+    """The folder of checkpoints and other working files."""
+    return Path(os.environ.get("CL_SCRATCH") or "scratch")
+
+
 def raw() -> Path:
     """The folder or URL of the raw data sets; a relative path starts at the project, not at its copy."""
     folder = path_of(os.environ.get("CL_RAW") or "data/raw")
@@ -135,7 +140,7 @@ def _check_source(dataset: Source, kind: str) -> None:
 
 
 def _cache() -> Cache:
-    folder = Path(os.environ.get("CL_CACHE", "scratch/cache"))
+    folder = Path(os.environ.get("CL_CACHE") or scratch() / "cache")
     return Cache(folder, round(number_from_environment("CL_CACHE_GB", 20, "gigabytes") * 1e9))
 
 

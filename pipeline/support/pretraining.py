@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def warn(params: Params, progress: Progress) -> None:
     """Say what is unusual about the parameters, and what later stages will need."""
     if params.precision == "bf16" and machine.slow_bf16():
-        progress.say("precision=bf16 is emulated on this hardware: correct, but many times slower than fp32")
+        progress.say("precision=bf16 is emulated here, many times slower than fp32: choose precision=fp32")
     for sentence in (*warnings(params), *locations.missing(params.transfers)):
         progress.say(sentence)
 

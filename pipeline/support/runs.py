@@ -119,7 +119,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def _scratch(stage: str) -> Path:
-    root = command.scratch()
+    root = locations.scratch()
     if locations.is_temporary_copy() and not root.is_absolute() and command.is_main_process():
         click.echo(
             f"{stage}: this copy of the project is temporary; "

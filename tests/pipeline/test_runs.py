@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cl.training import start
-from pipeline.support import runs
+from pipeline.support import locations, runs
 from pipeline.support.composition import write
 from tests.support.project import TINY
 
@@ -86,7 +86,7 @@ def test_copies_of_the_project_share_runs_but_not_those_of_baselines(
 
 
 def test_a_run_whose_code_has_changed_stops_with_the_two_ways_on(workspace, monkeypatch) -> None:
-    folder = runs.command.scratch() / interrupt(after_a_checkpoint=True)["run_key"]
+    folder = locations.scratch() / interrupt(after_a_checkpoint=True)["run_key"]
     with (workspace / EDITED).open("a") as file:
         file.write("# edited\n")
     (workspace / "cl/training/added.py").touch()
