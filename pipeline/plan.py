@@ -129,7 +129,6 @@ def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measur
     quiet = Progress("plan", Console(quiet=True))
     start = pretraining.load_start(params) if params.start_name else Start()
     task, optimizer, data = pretraining.prepare(params, here, bank, start)
-    task.resizing = []  # the largest views
     measure = pretraining.monitoring(params, task, data, queries)
 
     def monitor() -> float:
@@ -182,8 +181,7 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
     hours = (steps * trial.seconds + first + (epochs - 1) * later) / 3600
     waiting, rate = trial.waiting / trial.seconds, float(f"{images / trial.seconds:.3g}")
     length = f"{counted(steps, 'steps')} in {counted(epochs, 'epochs')}"
-    at_most = "at most " if params.optim.progressive_resizing else ""
-    yield f"pretraining: {at_most}{hours:.3g} hours for {length}, with kNN after each"
+    yield f"pretraining: {hours:.3g} hours for {length}, with kNN after each"
     yield (
         f"step: {trial.seconds:.3g} s for {images} images, {rate:g} images/s on "
         f"{trial.plan.ranks} x {here.device.type} in {here.precision}"

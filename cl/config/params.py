@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny
 
 from cl.data.views import View
 from cl.detection.config import Config as Transfer
@@ -10,7 +10,7 @@ from cl.losses import LossConfig
 from cl.methods import MethodConfig
 from cl.networks import patches
 from cl.networks.backbones import BackboneConfig
-from cl.pretraining import monitor, resizing
+from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
 from cl.runtime.machine import Precision
 from cl.runtime.registry import config_of
@@ -37,7 +37,6 @@ class PretrainingOptim(optim.Config):
     compile: run the encoder through torch.compile, which takes minutes to start.
     cropping: where images are decoded and cropped: in data workers, or on the training device
         (`cl.data.device_crops`), where pixels differ by rounding, and on a GPU by its JPEG decoder.
-    progressive_resizing: phases in order, with smaller views; after them, views have their size.
     keep_every: the method is kept after every `keep_every`-th epoch, for analyses; null: only after the last.
     """
 
@@ -48,16 +47,8 @@ class PretrainingOptim(optim.Config):
     microbatches: int = Field(gt=0)
     compile: bool
     cropping: Literal["workers", "device"]
-    progressive_resizing: list[resizing.Phase] = Field([])
     keep_every: int | None = Field(None, gt=0)
     monitor: monitor.Config
-
-    @model_validator(mode="after")
-    def _phases_in_order(self) -> "PretrainingOptim":
-        ends = [phase.until for phase in self.progressive_resizing]
-        if ends != sorted(set(ends)):
-            raise ValueError(f"progressive_resizing needs phases with ascending `until`, found {ends}")
-        return self
 
 
 class SupervisedTraining(BaseConfig):

@@ -1,6 +1,5 @@
 """The task of pretraining: a method and a loss."""
 
-from collections.abc import Sequence
 from functools import reduce
 from types import ModuleType
 
@@ -12,7 +11,6 @@ from cl.methods import BaseMethod
 from cl.networks.batch_norm import set_groups
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast, Term
-from cl.pretraining.resizing import Phase, resized
 from cl.runtime.machine import Machine
 from cl.training.tasks import Task
 
@@ -21,7 +19,6 @@ class PretrainingTask(Task):
     """A method and a loss: `scale` times the mean over the method's terms of weight times loss.
 
     Attributes:
-        resizing: phases of progressive resizing; none by default.
         alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
         negatives: the largest number of negatives of a query in the first batch; None without negatives.
         has_groups: whether the data has groups.
@@ -39,7 +36,6 @@ class PretrainingTask(Task):
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
         set_groups(method, method.bn_groups)
         self.progress = 0.0
-        self.resizing: Sequence[Phase] = []
         self.negatives: int | None = None
         self.has_groups = False
         self.register_buffer("without_negatives", torch.zeros((), dtype=torch.int64))
@@ -52,7 +48,6 @@ class PretrainingTask(Task):
         self.method.step, self.progress = step, progress
 
     def forward(self, batch: Batch) -> Tensor:
-        batch = resized(batch, self.resizing, self.progress)
         with self.machine.autocast():
             terms = self.method(batch)
         self._note(terms)

@@ -19,7 +19,6 @@ CHANGEABLE = (
     "seed",
     "optim.epochs",
     "optim.base_lr",
-    "optim.progressive_resizing",
     "optim.keep_every",
     *(f"optim.{name}" for name in SCHEDULE),
 )

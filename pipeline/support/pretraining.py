@@ -64,7 +64,6 @@ def prepare(
 ) -> tuple[PretrainingTask, Optimizer, TrainSet]:
     """The task, its optimizer and the training images before the first step."""
     task = build(params, here, len(bank), start)
-    task.resizing = params.optim.progressive_resizing
     built = optimizer(params, task)
     start.load_state(task.method, built)
     plan = Plan(len(bank), params.optim.batch_size, params.seed, rank(), ranks(), start.epochs)

@@ -113,6 +113,6 @@ def lines(params: Params, name: str, gpus: int, images: int | None = None) -> It
     ]
     yield f"largest costs: {', '.join(costs)}"
     yield f"memory: at least {memory(gpu.peak)} per GPU, without CUDA's and cuDNN's own"
-    if images and not params.optim.progressive_resizing:
+    if images:
         steps = max(1, round(params.optim.epochs * (images // size)))
         yield f"pretraining: at least {steps * seconds / 3600:.3g} hours for {steps} steps, without kNN"
