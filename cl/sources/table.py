@@ -323,7 +323,7 @@ def read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
             header = content.decode("utf-8-sig").partition("\n")[0]
-            layout = csv.ParseOptions(delimiter=max(DELIMITERS, key=header.count))
+            layout = csv.ParseOptions(delimiter=max(DELIMITERS, key=header.count), newlines_in_values=True)
             names = csv.open_csv(io.BytesIO(content), parse_options=layout).schema.names
             used = {name: pyarrow.string() for name in names if is_used(name)}
             options = csv.ConvertOptions(column_types=used, strings_can_be_null=True, null_values=[""])

@@ -254,6 +254,14 @@ def test_columns_and_similar_labels_are_named(raw, tmp_path) -> None:
     assert "'Cat' and 'cat' differ only by case" in similar
 
 
+def test_captions_may_have_line_breaks(raw, tmp_path) -> None:
+    """In a table larger than the blocks of 1 MiB in which it is read."""
+    caption = "a dog\n" * 40
+    rows = [f'c/{number}.png,dog,"{caption}"\n' for number in range(5000)]
+    write(raw, "path,label,caption\n" + "".join(rows))
+    assert len(listed(raw, tmp_path).train) > 4000
+
+
 def test_a_label_may_be_a_number(raw, tmp_path) -> None:
     cells = {"path": ["a/day 0/0.png", "b/day 1/1.png"], "label": [10, 9], "split": ["train", "val"]}
     parquet.write_table(pyarrow.table(cells), raw / "own/images.parquet")
