@@ -76,8 +76,8 @@ def read(
     table = Labels(Path(labels).expanduser()) if labels else None
     bank = _labelled(train, table, embedded, say)
     both = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded, say))
-    if table and (unused := table.unused()):
-        say(f"{labels}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image")
+    for remark in table.remarks() if table else []:
+        say(remark)
     if len({*both[0].labels}) == 1:
         raise ValueError(
             f"all training images are of the class {str(both[0].labels[0])!r}, expected at least two "
@@ -104,17 +104,12 @@ def _labelled(
         known += classes(given, found.names, table)
     labelled = np.array([label is not None for label in known])
     if not labelled.any():
-        where = ", ".join(map(str, inputs))
-        found_none = f"none of the {counted(len(known), 'images')} in {where} has a label"
+        these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"
         if table:
-            example = "".join(f", such as {path}," for path in table.unused()[:1])
-            raise ValueError(
-                f"{found_none} in {table.file}; its paths{example} must start from its folder, or from "
-                "that of the images"
-            )
+            raise table.none_of(these)
         raise ValueError(
-            f"{found_none}; put the images of each class into a folder, or give a table with the columns "
-            "path and label"
+            f"none of the {these} has a label; put the images of each class into a folder, or give a table "
+            "with the columns path and label"
         )
     if unlabelled := int((~labelled).sum()):
         say(f"left out {counted(unlabelled, 'images')} without a label")

@@ -13,7 +13,6 @@ from cl.hub.listing import TABLES, root_of
 from cl.sources import table
 
 SEPARATOR = ";"
-SHOWN = 3  # of the paths that no image has
 Row = tuple[list[str], str]  # the labels and the group of an image
 
 
@@ -63,6 +62,19 @@ class Labels:
     def unused(self) -> list[str]:
         """The paths of the table that no image asked about had."""
         return [key for key in self._rows if key not in self._found]
+
+    def remarks(self) -> list[str]:
+        """A sentence about the rows of other images, if there are any."""
+        if not (unused := self.unused()):
+            return []
+        return [f"{self.file}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image"]
+
+    def none_of(self, images: str) -> ValueError:
+        """The error that no image asked about has a label."""
+        remedy = "fill in its column label"
+        if unused := self.unused():
+            remedy = f"its paths, such as {unused[0]}, must start from its folder, or from that of the images"
+        return ValueError(f"none of the {images} has a label in {self.file}; {remedy}")
 
 
 def _key(path: str) -> str:
@@ -145,24 +157,18 @@ def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
         names: N paths from `root`.
 
     Raises:
-        ValueError: `Labels` refuses the table, or it has no label or names images that are missing.
+        ValueError: `Labels` refuses the table, or it has no label of these images.
     """
     labels = Labels(file)
     rows = labels.of(names, root)
-    if missing := labels.unused():
-        more = ", ..." if len(missing) > SHOWN else ""
-        raise ValueError(
-            f"{file} names {counted(len(missing), 'images')} not among the {len(names)} found in {root}: "
-            f"{', '.join(missing[:SHOWN])}{more}; correct the paths, or remove these rows"
-        )
     classes = sorted({label for found, _ in rows for label in found})
     if not classes:
-        raise ValueError(f"{file} has no label in its rows; fill in the column label")
+        raise labels.none_of(f"{counted(len(names), 'images')} in {root}")
     column = {label: number for number, label in enumerate(classes)}
     targets = np.zeros((len(names), len(classes)), bool)
     for row, (found, _) in zip(targets, rows, strict=True):
         row[[column[label] for label in found]] = True
-    groups, remarks = None, table.similar(classes)
+    groups, remarks = None, [*labels.remarks(), *table.similar(classes)]
     if labels.has_groups:
         known = sorted({group for _, group in rows if group})
         numbers = {group: number for number, group in enumerate(known)}

@@ -85,11 +85,18 @@ def test_paths_start_from_the_images_or_from_the_table(path, tmp_path) -> None:
 
 
 def test_mistakes(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"5 images not among the 4 .*: 0\.jpg, 1\.jpg, 2\.jpg, \.\.\.;"):
-        targets(tmp_path, "path,label\na/1.jpg,x\n" + "".join(f"{n}.jpg,x\n" for n in range(5)))
+    others = "".join(f"{n}.jpg,x\n" for n in range(5))
+    assert (
+        "left out 5 rows, such as 0.jpg: no such"
+        in targets(tmp_path, f"path,label\na/1.jpg,x\n{others}").remarks[0]
+    )
+    with pytest.raises(
+        ValueError, match=r"none of the 4 images in .*; its paths, such as 0\.jpg, must start"
+    ):
+        targets(tmp_path, f"path,label\n{others}")
     with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
         targets(tmp_path, "path,species\na/1.jpg,x\n")
-    with pytest.raises(ValueError, match="no label in its rows;"):
+    with pytest.raises(ValueError, match="a label in .*labels.csv; fill in its column label"):
         targets(tmp_path, "path,label\na/1.jpg,\n")
     with pytest.raises(ValueError, match=r"none\.csv does not exist"):
         read_targets(tmp_path / "none.csv", NAMES, tmp_path)
