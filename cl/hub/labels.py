@@ -10,6 +10,7 @@ import numpy as np
 
 from cl.console.wording import counted
 from cl.hub.listing import TABLES, root_of
+from cl.hub.together import held_together
 from cl.sources import table
 
 SEPARATOR = ";"
@@ -120,7 +121,8 @@ class Targets:
     names: N paths.
     classes: the C classes, sorted by name.
     targets: (N, C) bool; a row without a label is all False.
-    groups: (N,) int64, -1 for an image without a group; None if the table has no groups.
+    groups: (N,) int64, equal for images that are held out together, -1 for an image without a label; None:
+        images are independent.
     remarks: what the user should know.
     """
 
@@ -168,10 +170,12 @@ def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
     targets = np.zeros((len(names), len(classes)), bool)
     for row, (found, _) in zip(targets, rows, strict=True):
         row[[column[label] for label in found]] = True
-    groups, remarks = None, [*labels.remarks(), *table.similar(classes)]
+    remarks, groups = [*labels.remarks(), *table.similar(classes)], np.full(len(names), -1)
+    labelled = np.flatnonzero(targets.any(1)).tolist()
     if labels.has_groups:
-        known = sorted({group for _, group in rows if group})
-        numbers = {group: number for number, group in enumerate(known)}
-        groups = np.array([numbers.get(group, -1) for _, group in rows])
-        remarks.append(f"images of each of the {counted(len(numbers), 'groups')} are held out together")
-    return Targets(names, classes, targets, groups, remarks)
+        known = {group for _, group in rows} - {""}
+        remarks.append(f"images of each of the {counted(len(known), 'groups')} are held out together")
+    groups[labelled], copies = held_together(
+        [rows[row][1] for row in labelled], [root / names[row] for row in labelled]
+    )
+    return Targets(names, classes, targets, groups, remarks + copies)

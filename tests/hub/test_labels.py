@@ -51,7 +51,8 @@ def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
     assert found.classes == ["robin", "wren"]
     np.testing.assert_array_equal(found.targets, [[1, 1], [0, 0], [0, 1], [0, 0]])
     assert found.several
-    assert found.groups is None
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, -1, 1, -1]
 
 
 def test_tables_of_excel(tmp_path) -> None:
@@ -70,11 +71,21 @@ def test_groups_and_labels_of_some_images(tmp_path) -> None:
     assert (known.targets.tolist(), known.classes) == ([[True, False], [False, True]], ["x", "y"])
     assert known.names == ["a/1.jpg", "b/1.jpg"]
     assert known.groups is not None
-    assert known.groups.tolist() == [1, -1]
+    assert known.groups.tolist() == [0, 1]
     assert "2 groups" in found.remarks[0]
     part = found.of(["b/1.jpg", "a/2.jpg"])
     assert part.targets.tolist() == [[False, True], [False, False]]
     assert not part.several
+
+
+def test_images_of_a_group_and_equal_files_are_held_out_together(tmp_path) -> None:
+    for name, content in zip(NAMES, "xyxz", strict=True):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).write_text(content)
+    found = targets(tmp_path, "path,label,group\na/1.jpg,s,\na/2.jpg,s,g\nb/1.jpg,t,g\nb/é.jpg,t,\n")
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, 0, 0, 1]
+    assert found.remarks[-1] == "held out together with an equal file: 1 image"
 
 
 @pytest.mark.parametrize(
