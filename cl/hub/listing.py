@@ -82,7 +82,7 @@ def _named(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str
         else:
             folder = Path() if given.parent == root else given.parent
             for path in _paths(given) if _is_index(given) else [given.name]:
-                name = str(folder / path)
+                name = table.on_disk(root, str(folder / path))
                 check_name(name)
                 if reason := wrong_suffix(Path(name)):
                     left_out[reason] += 1

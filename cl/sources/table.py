@@ -19,6 +19,7 @@ from pydantic import Field
 
 from cl.console.wording import counted
 from cl.runtime.base_config import BaseConfig
+from cl.runtime.stores import is_url
 from cl.sources import UNLABELLED, OwnImages, Splits, place
 from cl.sources._shared.listing import Keys, Listing
 from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
@@ -202,7 +203,7 @@ def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
     for number, raw_cells in enumerate(zip(*columns, strict=True), first):
         place = f"{table}, row {number}"
         cells = [_cell(cell) for cell in raw_cells]
-        path = _checked_path(cells[0], place)
+        path = _checked_path(cells[0], table.parent, place)
         for name, cell in zip(COLUMNS, cells, strict=True):
             check_class(cell or "", f"{place}, {name}")
         if path in seen:
@@ -247,7 +248,7 @@ def _with_unlisted(
     return every, +others
 
 
-def _checked_path(text: str | None, place: str) -> PurePosixPath:
+def _checked_path(text: str | None, folder: Path, place: str) -> PurePosixPath:
     """A path below the table's folder."""
     if not text:
         raise ValueError(f"{place}: the path is empty")
@@ -256,7 +257,15 @@ def _checked_path(text: str | None, place: str) -> PurePosixPath:
         raise ValueError(f"{place}: the path {text} has backslashes; write {text.replace(chr(92), '/')}")
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{place}: {text} leads out of the table's folder; give a path below it")
-    return path
+    return PurePosixPath(on_disk(folder, text))
+
+
+def on_disk(folder: Path, name: str) -> str:
+    """The name with its accents encoded as those of the file: a Mac decomposes them."""
+    if name.isascii() or is_url(folder):
+        return name
+    forms = (name, normalize("NFC", name), normalize("NFD", name))
+    return next((form for form in forms if (folder / form).exists()), name)
 
 
 def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:

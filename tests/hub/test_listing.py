@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unicodedata import normalize
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,6 +91,14 @@ def test_files_folders_lists_and_tables_name_the_same_images(tree, monkeypatch) 
     assert found["images/b/missing.jpg"] == "missing"
     assert left_out == {"with suffix .docx": 1, "already named": 2}
     assert root_of(inputs) == Path()
+
+
+def test_names_agree_however_accents_are_encoded(tmp_path) -> None:
+    picture_file(tmp_path / normalize("NFD", "é/Vögel.jpg"))
+    (tmp_path / "list.txt").write_text(normalize("NFC", "é/Vögel.jpg"))
+    (tmp_path / "table.csv").write_text(normalize("NFC", "path\né/Vögel.jpg\n"))
+    for index in ("list.txt", "table.csv"):
+        assert names_of(tmp_path / index) == [normalize("NFD", "é/Vögel.jpg")]
 
 
 def test_inputs_that_name_no_images_are_refused(tmp_path) -> None:

@@ -64,12 +64,16 @@ def test_a_label_of_no_image_is_refused(row, message, raw, tmp_path) -> None:
 
 def test_a_label_finds_its_image_however_accents_are_encoded(raw, tmp_path) -> None:
     picture_file(raw / "own" / normalize("NFD", "Vögel.png"))
-    (raw / "own/labels.csv").write_text(normalize("NFC", "path,label\na/day 0/0.png,y\nVögel.png,x\n"))
+    (raw / "own/labels.csv").write_text(
+        normalize("NFC", "path,label,split\na/day 0/0.png,y,train\nVögel.png,x,val")
+    )
     found = table.splits(settings(tmp_path, "partly_labelled"), raw)
     labelled = [image for image in (*found.train, *found.val) if image.label != UNLABELLED]
     assert sorted(image.path.is_file() for image in labelled) == [True, True]
     assert "with suffix .txt" in found.left_out
     assert "with suffix .csv" not in found.left_out  # the table is read
+    found = table.splits(settings(tmp_path, "table", "dataset.table=labels.csv"), raw)
+    assert found.val[0].path.is_file()
 
 
 def test_few_labels_hold_out_few_of_the_images_without_a_label(raw, tmp_path) -> None:
