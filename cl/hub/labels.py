@@ -32,7 +32,7 @@ class Labels:
         if file.suffix.lower() not in TABLES or not file.is_file():
             fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
             raise ValueError(f"{file} {fault}; give a table with columns path and label, saved as CSV UTF-8")
-        columns = table.known_columns(file)
+        columns = table.known_columns(file, "path", "label", "group")
         if "label" not in columns:
             raise ValueError(f"{file} has no column of labels; call one of its columns label")
         self.file, self.has_groups = file, "group" in columns
@@ -98,7 +98,7 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
         ValueError: the table is damaged, or gives an image several labels.
     """
     root = root_of([given])
-    if labels is None and given.suffix.lower() in TABLES and "label" in table.known_columns(given):
+    if labels is None and given.suffix.lower() in TABLES and "label" in table.known_columns(given, "label"):
         labels = Labels(given)
     if labels:
         rows = zip(names, labels.of(names, root), strict=True)

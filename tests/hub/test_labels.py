@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cl.hub.labels import Labels, Targets, classes, read_targets
+from cl.runtime.tables import write_csv
 
 NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
 
@@ -23,6 +26,14 @@ def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
     assert labels.of(["2.jpg"], tmp_path / "b") == [(["1e3"], "")]
     assert labels.of(["1.jpg"], tmp_path / "elsewhere") == [(["007"], "a")], "a name of `cl embed`"
     assert not labels.unused()
+
+
+def test_names_like_formulas_come_back(tmp_path) -> None:
+    """Our CSV files protect them by an apostrophe."""
+    write_csv(tmp_path / "labels.csv", ["path", "label"], [("@1.jpg", "+")])
+    assert Labels(tmp_path / "labels.csv").of(["@1.jpg"], tmp_path) == [(["+"], "")]
+    pq.write_table(pa.table({"path": ["'@1.jpg"], "label": ["x"]}), tmp_path / "labels.parquet")
+    assert Labels(tmp_path / "labels.parquet").of(["'@1.jpg"], tmp_path) == [(["x"], "")]
 
 
 def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> None:
