@@ -12,6 +12,7 @@ from cl.hub.feature_files import Features
 from cl.hub.labels import Labels, classes
 from cl.hub.listing import paths, root_of
 from cl.hub.together import digests, held_together
+from cl.shards.duplicates import copies
 from cl.sources._shared.trees import held_out, share_of_few
 
 Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -86,8 +87,8 @@ def read(
             f"all training images are of the class {str(bank.labels[0])!r}, expected at least two classes; "
             "give others too"
         )
-    known = {*map(tuple, digests(bank.files).tolist())}
-    new = np.array([tuple(each) not in known for each in digests(queries.files).tolist()])
+    pairs = copies(digests([*bank.files, *queries.files])) - len(bank)
+    new = ~np.isin(np.arange(len(queries)), pairs[pairs[:, 1] < 0, 0])
     if not new.any():
         raise ValueError(
             f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
