@@ -64,7 +64,7 @@ def classify(
 
     Raises:
         ValueError: an input is missing, damaged or of another encoder; there is only one class, or one with a
-            single image; labels name missing images; features are not finite.
+            single image; no image has a label; features are not finite.
     """
     from cl.hub import classifier_file
     from cl.hub import encoder as encoders

@@ -59,7 +59,7 @@ def compare(
     The measures are kNN and logistic regression as in `evaluate`, and nearest class means of 1, 4 and 16
     training images per class. Differences are paired image by image. The verdict is that of the mean of all
     measures: whether its 95 % interval excludes 0. Intervals are for other validation images, with these
-    training images; images of a group count together.
+    training images; images of a group, and copies, count together.
 
     Args:
         a, b: files or names that `cl.load` takes, or what it returned.
@@ -79,6 +79,7 @@ def compare(
     from cl.hub import labelled
     from cl.hub.listing import paths
     from cl.hub.result_tables import target_of, write_table
+    from cl.hub.together import held_together
 
     target, show = target_of(to), progress("compare")
     for images in (train, val):
@@ -87,21 +88,14 @@ def compare(
     pair = [_load(given, letter, resize, crop) for given, letter in ((a, "A"), (b, "B"))]
     if (resize or crop) and all(each.encoder.records_size for each in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
-    bank, queries = labelled.read(
+    bank, queries, copies = labelled.read(
         train, val, partial(_side_by_side, pair), labels=labels, holdout=holdout, say=show.say
     )
-    copies = labelled.copies(queries, bank)
-    if copies.all():
-        raise ValueError(
-            f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
-        )
-    queries = queries.at(~copies)
     x, y = (np.split(images.features, [pair[0].encoder.width], axis=1) for images in (bank, queries))
     for each, train_rows, val_rows in zip(pair, x, y, strict=True):
         check(train_rows, val_rows, each.name)
-    groups = [group or str(file) for group, file in zip(queries.groups, queries.files, strict=True)]
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
-    result = paired.judge(scores, np.array(groups))
+    result = paired.judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
     if target:
         write_table(target, [field.name for field in fields(paired.Row)], map(astuple, result.rows))
     return EncoderComparison(
@@ -109,7 +103,7 @@ def compare(
         train_images=len(bank),
         val_images=len(queries),
         classes=len({*bank.labels, *queries.labels}),
-        copies=int(copies.sum()),
+        copies=copies,
         near_copies=_near_copies(bank, queries, pair[0].encoder, show.count),
     )
 

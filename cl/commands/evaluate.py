@@ -101,9 +101,10 @@ def evaluate(
 
     target = target_of(to)
     embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
-    bank, queries = labelled.read(
-        train, val, embedded, labels=labels, holdout=holdout, say=progress("evaluate").say
-    )
+    say = progress("evaluate").say
+    bank, queries, copies = labelled.read(train, val, embedded, labels=labels, holdout=holdout, say=say)
+    if copies:
+        say(f"left out validation images that are also training images: {copies}")
     rows = bank.features, bank.labels, queries.features, queries.labels
     classes, counts = np.unique(bank.labels, return_counts=True)
     found = Evaluation(

@@ -125,14 +125,10 @@ def folds_of(
     folds = _folds(targets, groups, number)
     for label in _unseen(folds, targets):
         count = int(targets[:, label].sum())
-        if count < 2:
-            raise ValueError(
-                f"class {classes[label]!r} has {counted(count, 'labelled images')}, expected at least 2; "
-                "label more, or remove this label"
-            )
+        apart = "which cannot be held out in part (images of a group, and copies, stay together)"
         raise ValueError(
-            f"the {count} labelled images of class {classes[label]!r} cannot be held out in part, as their "
-            "groups stay together; label images of more groups, or remove the column of groups"
+            f"class {classes[label]!r} has {counted(count, 'labelled images')}, "
+            f"{apart if count > 1 else 'expected at least 2'}; label more, or remove this label"
         )
     return folds
 
@@ -168,22 +164,27 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[Head], Head]]:
 def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Split]:
     """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
 
-    The largest groups come first, each into the fold with the fewest images of its most frequent label. Few
-    images give fewer folds, or none.
+    The largest groups come first, each into the fold with the fewest images of its most frequent label, but
+    if possible not where it would complete a label. Few images give fewer folds, or none.
     """
     rarest = np.where(targets, targets.sum(0), np.inf).argmin(1)
     names, group = np.unique(separated(groups, len(rarest)), return_inverse=True)
-    number = min(most, len(names), int(np.bincount(rarest).max()))
+    number = min(most, len(names), int(targets.sum(0).max()))
     if number < 2:
         return []
     counts = np.zeros((len(names), targets.shape[1]), int)
     np.add.at(counts, (group, rarest), 1)
-    label, held = counts.argmax(1), np.zeros((number, targets.shape[1]), int)
-    fold = np.empty(len(names), int)
+    every = np.zeros_like(counts)  # label of each image, not only the rarest
+    np.add.at(every, group, targets)
+    label, size = counts.argmax(1), counts.sum(1)
+    fold, held = np.empty(len(names), int), np.zeros(number, int)
+    others = np.tile(targets.sum(0), (number, 1))  # images of each label outside the fold
     random = np.random.default_rng(0).random(len(names))
-    for each in np.lexsort((random, label, -counts.sum(1))):
-        fold[each] = np.lexsort((held.sum(1), held[:, label[each]]))[0]
-        held[fold[each]] += counts[each]
+    for each in np.lexsort((random, label, -size)):
+        completed = ((others == every[each]) & (every[each] > 0)).sum(1)
+        fold[each] = np.lexsort((held, -others[:, label[each]], completed))[0]
+        held[fold[each]] += size[each]
+        others[fold[each]] -= every[each]
     return [(np.flatnonzero(fold[group] != k), np.flatnonzero(fold[group] == k)) for k in range(number)]
 
 

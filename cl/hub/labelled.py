@@ -11,7 +11,8 @@ from cl.console.wording import counted
 from cl.hub.feature_files import Features
 from cl.hub.labels import Labels, classes
 from cl.hub.listing import paths, root_of
-from cl.shards.duplicates import digest
+from cl.hub.together import digests, held_together
+from cl.shards.duplicates import copies
 from cl.sources._shared.trees import held_out, share_of_few
 
 Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -57,8 +58,8 @@ def read(
     labels: str | PathLike[str] | None,
     holdout: float,
     say: Callable[[str], object],
-) -> tuple[LabelledImages, LabelledImages]:
-    """The labelled training and validation images.
+) -> tuple[LabelledImages, LabelledImages, int]:
+    """The labelled training and validation images; how many of `val` were left out as copies of the former.
 
     Args:
         train, val: files, folders, lists and tables; without `val`, some training images are held out.
@@ -68,22 +69,31 @@ def read(
         say: is told which images and which rows of the table are left out.
 
     Raises:
-        ValueError: a side has no labelled image, all training images are of one class, `holdout` is not a
-            share, or the table is damaged.
+        ValueError: a side has no labelled image, all training images are of one class, all of `val` are
+            training images, `holdout` is not a share, or the table is damaged.
     """
     if not 0 < holdout < 1:
         raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
     table = Labels(Path(labels).expanduser()) if labels else None
     bank = _labelled(train, table, embedded, say)
-    both = _split(bank, holdout) if val is None else (bank, _labelled(val, table, embedded, say))
-    if table and (unused := table.unused()):
-        say(f"{labels}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image")
-    if len({*both[0].labels}) == 1:
+    if val is None:
+        bank, queries = _split(bank, holdout, say)
+    else:
+        queries = _labelled(val, table, embedded, say)
+    for remark in table.remarks() if table else []:
+        say(remark)
+    if len({*bank.labels}) == 1:
         raise ValueError(
-            f"all training images are of the class {str(both[0].labels[0])!r}, expected at least two "
-            "classes; give others too"
+            f"all training images are of the class {str(bank.labels[0])!r}, expected at least two classes; "
+            "give others too"
         )
-    return both
+    pairs = copies(digests([*bank.files, *queries.files])) - len(bank)
+    new = ~np.isin(np.arange(len(queries)), pairs[pairs[:, 1] < 0, 0])
+    if not new.any():
+        raise ValueError(
+            f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
+        )
+    return bank, queries.at(new), int((~new).sum())
 
 
 def _labelled(
@@ -104,17 +114,12 @@ def _labelled(
         known += classes(given, found.names, table)
     labelled = np.array([label is not None for label in known])
     if not labelled.any():
-        where = ", ".join(map(str, inputs))
-        found_none = f"none of the {counted(len(known), 'images')} in {where} has a label"
+        these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"
         if table:
-            example = "".join(f", such as {path}," for path in table.unused()[:1])
-            raise ValueError(
-                f"{found_none} in {table.file}; its paths{example} must start from its folder, or from "
-                "that of the images"
-            )
+            raise table.none_of(these)
         raise ValueError(
-            f"{found_none}; put the images of each class into a folder, or give a table with the columns "
-            "path and label"
+            f"none of the {these} has a label; put the images of each class into a folder, or give a table "
+            "with the columns path and label"
         )
     if unlabelled := int((~labelled).sum()):
         say(f"left out {counted(unlabelled, 'images')} without a label")
@@ -122,9 +127,15 @@ def _labelled(
     return LabelledImages(names, files, np.concatenate(features), labels, groups).at(labelled)
 
 
-def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, LabelledImages]:
-    """Training images and held-out ones, chosen by a hash of names or groups; a group stays together."""
-    keys = [group or name for group, name in zip(images.groups, images.names, strict=True)]
+def _split(
+    images: LabelledImages, share: float, say: Callable[[str], object]
+) -> tuple[LabelledImages, LabelledImages]:
+    """Training images and held-out ones, by a hash of names or groups; groups and copies stay together."""
+    together, remarks = held_together(images.groups.tolist(), images.files)
+    for remark in remarks:
+        say(remark)
+    firsts = np.unique(together, return_index=True)[1][together]
+    keys = [str(images.groups[first]) or images.names[first] for first in firsts]
     share = share_of_few(set(keys), share)
     held = np.array([held_out(key, share) for key in keys])
     if held.all() or not held.any():
@@ -133,9 +144,3 @@ def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, Labell
             f"{held.sum()} validation images, expected at least one of each; give other images with val"
         )
     return images.at(~held), images.at(held)
-
-
-def copies(images: LabelledImages, others: LabelledImages) -> np.ndarray:
-    """(N,) bool: the images whose files are equal, byte for byte, to a file of the others."""
-    known = {digest(file.read_bytes()) for file in others.files}
-    return np.array([digest(file.read_bytes()) in known for file in images.files])

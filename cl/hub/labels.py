@@ -10,10 +10,10 @@ import numpy as np
 
 from cl.console.wording import counted
 from cl.hub.listing import TABLES, root_of
+from cl.hub.together import held_together
 from cl.sources import table
 
 SEPARATOR = ";"
-SHOWN = 3  # of the paths that no image has
 Row = tuple[list[str], str]  # the labels and the group of an image
 
 
@@ -32,7 +32,7 @@ class Labels:
         if file.suffix.lower() not in TABLES or not file.is_file():
             fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
             raise ValueError(f"{file} {fault}; give a table with columns path and label, saved as CSV UTF-8")
-        columns = table.known_columns(file)
+        columns = table.known_columns(file, "path", "label", "group")
         if "label" not in columns:
             raise ValueError(f"{file} has no column of labels; call one of its columns label")
         self.file, self.has_groups = file, "group" in columns
@@ -64,6 +64,19 @@ class Labels:
         """The paths of the table that no image asked about had."""
         return [key for key in self._rows if key not in self._found]
 
+    def remarks(self) -> list[str]:
+        """A sentence about the rows of other images, if there are any."""
+        if not (unused := self.unused()):
+            return []
+        return [f"{self.file}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image"]
+
+    def none_of(self, images: str) -> ValueError:
+        """The error that no image asked about has a label."""
+        remedy = "fill in its column label"
+        if unused := self.unused():
+            remedy = f"its paths, such as {unused[0]}, must start from its folder, or from that of the images"
+        return ValueError(f"none of the {images} has a label in {self.file}; {remedy}")
+
 
 def _key(path: str) -> str:
     return normalize("NFC", os.path.normpath(path))
@@ -85,7 +98,7 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
         ValueError: the table is damaged, or gives an image several labels.
     """
     root = root_of([given])
-    if labels is None and given.suffix.lower() in TABLES and "label" in table.known_columns(given):
+    if labels is None and given.suffix.lower() in TABLES and "label" in table.known_columns(given, "label"):
         labels = Labels(given)
     if labels:
         rows = zip(names, labels.of(names, root), strict=True)
@@ -108,7 +121,8 @@ class Targets:
     names: N paths.
     classes: the C classes, sorted by name.
     targets: (N, C) bool; a row without a label is all False.
-    groups: (N,) int64, -1 for an image without a group; None if the table has no groups.
+    groups: (N,) int64, equal for images that are held out together, -1 for an image without a label; None:
+        images are independent.
     remarks: what the user should know.
     """
 
@@ -145,27 +159,23 @@ def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
         names: N paths from `root`.
 
     Raises:
-        ValueError: `Labels` refuses the table, or it has no label or names images that are missing.
+        ValueError: `Labels` refuses the table, or it has no label of these images.
     """
     labels = Labels(file)
     rows = labels.of(names, root)
-    if missing := labels.unused():
-        more = ", ..." if len(missing) > SHOWN else ""
-        raise ValueError(
-            f"{file} names {counted(len(missing), 'images')} not among the {len(names)} found in {root}: "
-            f"{', '.join(missing[:SHOWN])}{more}; correct the paths, or remove these rows"
-        )
     classes = sorted({label for found, _ in rows for label in found})
     if not classes:
-        raise ValueError(f"{file} has no label in its rows; fill in the column label")
+        raise labels.none_of(f"{counted(len(names), 'images')} in {root}")
     column = {label: number for number, label in enumerate(classes)}
     targets = np.zeros((len(names), len(classes)), bool)
     for row, (found, _) in zip(targets, rows, strict=True):
         row[[column[label] for label in found]] = True
-    groups, remarks = None, table.similar(classes)
+    remarks, groups = [*labels.remarks(), *table.similar(classes)], np.full(len(names), -1)
+    labelled = np.flatnonzero(targets.any(1)).tolist()
     if labels.has_groups:
-        known = sorted({group for _, group in rows if group})
-        numbers = {group: number for number, group in enumerate(known)}
-        groups = np.array([numbers.get(group, -1) for _, group in rows])
-        remarks.append(f"images of each of the {counted(len(numbers), 'groups')} are held out together")
-    return Targets(names, classes, targets, groups, remarks)
+        known = {group for _, group in rows} - {""}
+        remarks.append(f"images of each of the {counted(len(known), 'groups')} are held out together")
+    groups[labelled], copies = held_together(
+        [rows[row][1] for row in labelled], [root / names[row] for row in labelled]
+    )
+    return Targets(names, classes, targets, groups, remarks + copies)

@@ -82,7 +82,7 @@ def _named(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str
         else:
             folder = Path() if given.parent == root else given.parent
             for path in _paths(given) if _is_index(given) else [given.name]:
-                name = str(folder / path)
+                name = table.on_disk(root, str(folder / path))
                 check_name(name)
                 if reason := wrong_suffix(Path(name)):
                     left_out[reason] += 1
@@ -98,7 +98,7 @@ def _is_index(path: Path) -> bool:
 def _paths(index: Path) -> Iterator[str]:
     """The paths in a list or table."""
     if index.suffix.lower() in TABLES:
-        yield from filter(None, table.known_columns(index)["path"])  # the last rows may be empty
+        yield from filter(None, table.known_columns(index, "path")["path"])  # the last rows may be empty
         return
     with index.open(encoding="utf-8-sig") as lines:
         try:

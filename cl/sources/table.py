@@ -10,7 +10,7 @@ group (frames of a video, tiles of a slide) are in the same split and are never 
 import io
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
@@ -19,6 +19,8 @@ from pydantic import Field
 
 from cl.console.wording import counted
 from cl.runtime.base_config import BaseConfig
+from cl.runtime.stores import is_url
+from cl.runtime.tables import with_formula
 from cl.sources import UNLABELLED, OwnImages, Splits, place
 from cl.sources._shared.listing import Keys, Listing
 from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
@@ -94,14 +96,13 @@ def splits(config: Config, raw: Path) -> Splits:
     group's name decides; without a group, a hash of the path.
 
     Raises:
-        ValueError: the table is missing or damaged, lacks a column, or has a variant of a known column; or a
-            row is wrong.
+        ValueError: the table is missing or damaged, lacks a column, or has two for one; or a row is wrong.
     """
     config.check_present(raw)
     table = config.table_path(raw)
     everything = config.unlisted == "unlabelled"
     root = config.folder(raw) if everything else table.parent
-    content, columns = _read(table, config.columns)
+    content, columns = read(table, config.columns.model_dump())
     remarks = [columns]
     rows, left_out = _rows(content, table)
     if everything:
@@ -131,43 +132,12 @@ def splits(config: Config, raw: Path) -> Splits:
             "expected at least one of each; change dataset.holdout, or add a column split"
             f"{reasons}"
         )
-    if config.labels != "none" and "label" not in content.column_names:
+    if config.labels != "none" and "label" not in content:
         raise ValueError(
             f"dataset.labels={config.labels}, but {table} has no column label; rename the column "
             "with the classes, or choose dataset.labels=none"
         )
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
-
-
-def _check_columns(names: list[str], table: Path, columns: Columns) -> str:
-    """One line with the used and the ignored columns.
-
-    Raises:
-        ValueError: two columns have the same name, one is missing, or a name is a variant of a known one.
-    """
-    ours = columns.model_dump()
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{table} has two columns {repeated[0]!r}; remove or rename one")
-    for column, name in ours.items():
-        if name != column and name not in names:
-            raise ValueError(
-                f"dataset.columns.{column}={name}, but {table} has the columns {', '.join(names)}; choose one"
-            )
-    for name in set(names) - set(ours.values()):
-        meant = column_of(name)
-        if meant and ours[meant] == meant and (meant not in names or _plain(name) == meant):
-            raise ValueError(
-                f"{table} has the column {name!r}, which would be ignored; call it {meant} (or name it in "
-                f"dataset.columns.{meant}), or remove it"
-            )
-    if columns.path not in names:
-        raise ValueError(
-            f"{table} has the columns {', '.join(names)}; expected path, and optionally label, group "
-            "and split; dataset.columns.path=... names another column"
-        )
-    used = ", ".join(name for name in names if name in ours.values())
-    ignored = ", ".join(name or "''" for name in names if name not in ours.values())
-    return f"{table}: columns {used}" + (f"; ignored: {ignored}" if ignored else "")
 
 
 def column_of(name: str) -> str | None:
@@ -193,16 +163,15 @@ def similar(classes: list[str]) -> list[str]:
     ]
 
 
-def _rows(content: Any, table: Path) -> tuple[list[Row], Counter[str]]:
+def _rows(content: dict[str, list[str | None]], table: Path) -> tuple[list[Row], Counter[str]]:
     """The rows of images, and the counts of other rows by reason."""
-    empty: list[str | None] = [None] * len(content)
-    columns = [content[name].to_pylist() if name in content.column_names else empty for name in COLUMNS]
+    empty: list[str | None] = [None] * len(content["path"])
+    columns = [content.get(name, empty) for name in COLUMNS]
     first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
     rows, left_out, seen = [], Counter[str](), dict[PurePosixPath, int]()
-    for number, raw_cells in enumerate(zip(*columns, strict=True), first):
+    for number, cells in enumerate(zip(*columns, strict=True), first):
         place = f"{table}, row {number}"
-        cells = [_cell(cell) for cell in raw_cells]
-        path = _checked_path(cells[0], place)
+        path = _checked_path(cells[0], table.parent, place)
         for name, cell in zip(COLUMNS, cells, strict=True):
             check_class(cell or "", f"{place}, {name}")
         if path in seen:
@@ -247,7 +216,7 @@ def _with_unlisted(
     return every, +others
 
 
-def _checked_path(text: str | None, place: str) -> PurePosixPath:
+def _checked_path(text: str | None, folder: Path, place: str) -> PurePosixPath:
     """A path below the table's folder."""
     if not text:
         raise ValueError(f"{place}: the path is empty")
@@ -256,7 +225,15 @@ def _checked_path(text: str | None, place: str) -> PurePosixPath:
         raise ValueError(f"{place}: the path {text} has backslashes; write {text.replace(chr(92), '/')}")
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{place}: {text} leads out of the table's folder; give a path below it")
-    return path
+    return PurePosixPath(on_disk(folder, text))
+
+
+def on_disk(folder: Path, name: str) -> str:
+    """The name with its accents encoded as those of the file: a Mac decomposes them."""
+    if name.isascii() or is_url(folder):
+        return name
+    forms = (name, normalize("NFC", name), normalize("NFD", name))
+    return next((form for form in forms if (folder / form).exists()), name)
 
 
 def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
@@ -273,33 +250,44 @@ def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
     return {group: str(row.split) for group, row in named.items()}
 
 
-def _read(table: Path, columns: Columns) -> tuple[Any, str]:
-    """A pyarrow.Table with those of COLUMNS that the table has, as text; one line about its columns."""
-    ours = {name: column for column, name in columns.model_dump().items()}
-    parsed = read_as_text(table, lambda name: name in ours)
-    about = _check_columns(parsed.column_names, table, columns)
-    found = [name for name in parsed.column_names if name in ours]
-    return parsed.select(found).rename_columns([ours[name] for name in found]), about
+def known_columns(table: Path, *columns: str) -> dict[str, list[str | None]]:
+    """The cells of those of these COLUMNS that a table has, see `read`."""
+    return read(table, {column: column for column in columns})[0]
 
 
-def known_columns(table: Path) -> dict[str, list[str | None]]:
-    """The cells of those of COLUMNS that a table has under any of their names; None for an empty cell.
+def read(table: Path, names: Mapping[str, str]) -> tuple[dict[str, list[str | None]], str]:
+    """The cells of some of COLUMNS, None for an empty cell; one line with the used and the ignored columns.
+
+    Args:
+        names: what the table calls each; a column that it lacks may be there under one synonym instead.
 
     Raises:
-        ValueError: the table is damaged, has no column of paths, or has two for one of COLUMNS.
+        ValueError: the table is damaged, lacks `path` or a column with another name than its own, or has two
+            for one.
     """
-    parsed = read_as_text(table, lambda name: column_of(name) is not None)
-    found: dict[str, list[str | None]] = {}
-    for name, cells in zip(parsed.column_names, parsed.columns, strict=True):
-        if not (column := column_of(name)):
-            continue
-        if column in found:
-            names = [other for other in parsed.column_names if column_of(other) == column]
-            raise ValueError(f"{table} has the columns {' and '.join(names)} for one {column}; remove one")
-        found[column] = [_cell(cell) for cell in cells.to_pylist()]
-    if "path" not in found:
-        raise ValueError(f"{table} has the columns {', '.join(parsed.column_names)}; call one of them path")
-    return found
+    parsed = read_as_text(table, lambda name: name in names.values() or column_of(name) in names)
+    every, found, used = parsed.column_names, dict[str, list[str | None]](), dict[str, str]()
+    unescaped = str if table.suffix.lower() == ".parquet" else with_formula
+    for column, name in names.items():
+        synonyms = [other for other in every if column_of(other) == column and other not in names.values()]
+        here = [other for other in every if other == name] or (synonyms if name == column else [])
+        if len(here) > 1:
+            raise ValueError(
+                f"{table} has the columns {' and '.join(here)} for one {column}; remove or rename one"
+            )
+        if here:
+            cells = parsed.column(every.index(here[0])).to_pylist()
+            found[column] = [_cell(cell and unescaped(cell)) for cell in cells]
+            used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
+        elif name != column:
+            raise ValueError(
+                f"dataset.columns.{column}={name}, but {table} has the columns {', '.join(every)}; choose one"
+            )
+        elif column == "path":
+            raise ValueError(f"{table} has the columns {', '.join(every)}; call one of them path")
+    ignored = ", ".join(name or "''" for name in every if name not in used)
+    about = f"{table}: columns {', '.join(used.values())}"
+    return found, about + (f"; ignored: {ignored}" if ignored else "")
 
 
 def _cell(cell: str | None) -> str | None:
@@ -323,7 +311,7 @@ def read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
             header = content.decode("utf-8-sig").partition("\n")[0]
-            layout = csv.ParseOptions(delimiter=max(DELIMITERS, key=header.count))
+            layout = csv.ParseOptions(delimiter=max(DELIMITERS, key=header.count), newlines_in_values=True)
             names = csv.open_csv(io.BytesIO(content), parse_options=layout).schema.names
             used = {name: pyarrow.string() for name in names if is_used(name)}
             options = csv.ConvertOptions(column_types=used, strings_can_be_null=True, null_values=[""])

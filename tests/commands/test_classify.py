@@ -115,6 +115,9 @@ def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
     assert found.names == [f"{n}.jpg" for n in range(10) if n != 7]
     assert found.quality is not None
     assert found.quality.images == 7
+    cl.embed("images", encoder="encoder.safetensors", to="features.parquet")
+    assert classify("images/labels.csv", features="features.parquet").quality == found.quality
+    assert "labels.csv: left out 1 row, such as 7.jpg: no such image" in capsys.readouterr().err
     again = cl.classify(images="images", encoder=cl.load("encoder.safetensors"), classifier="c.safetensors")
     np.testing.assert_allclose(again.probabilities[-2:], found.probabilities[-2:], atol=1e-5)
     save_encoder(folder / "other.safetensors", seed=1)

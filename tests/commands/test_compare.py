@@ -55,7 +55,7 @@ def test_both_encoders_see_the_same_images(data, tmp_path) -> None:
         assert [getattr(row, column) for row in found.result.rows[:2]] == [alone.knn, alone.linear]
 
 
-def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_path) -> None:
+def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_path, capsys) -> None:
     shutil.copytree(data / "train", tmp_path / "train")
     shutil.copytree(data / "val", tmp_path / "val")
     shutil.copy(data / "train/robin/3.jpg", tmp_path / "val/robin/copy.jpg")
@@ -63,6 +63,8 @@ def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_pa
     found = cl.compare(*both, train=tmp_path / "train", val=tmp_path / "val", k=3)
     assert (found.copies, found.val_images) == (1, 8)
     assert found.result == cl.compare(*both, train=data / "train", val=data / "val", k=3).result
+    assert cl.evaluate(both[0], train=tmp_path / "train", val=tmp_path / "val", k=3).val_images == 8
+    assert "that are also training images: 1" in capsys.readouterr().err
     rows = [
         (file.relative_to(tmp_path), file.parts[-2], f"{file.parts[-3]} {int(file.stem) % 2}")
         for file in sorted(tmp_path.glob("*/*/[0-9]*.jpg"))
@@ -74,6 +76,11 @@ def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_pa
     assert "the images are of 2 groups" in grouped.result.sentence()
     with pytest.raises(ValueError, match="all 16 validation images are also training images; give others"):
         cl.compare(*both, train=data / "train", val=tmp_path / "train")
+    for file in (tmp_path / "train").glob("*/*.jpg"):
+        shutil.copy(file, file.with_stem(f"{file.stem} (1)"))
+    found = cl.compare(*both, train=tmp_path / "train", k=3)
+    assert (found.copies, found.train_images + found.val_images) == (0, 32)
+    assert "held out together with an equal file: 16 images" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ def data(tmp_path_factory):  # type: ignore[no-untyped-def]
     for split, count in (("train", 12), ("val", 6)):
         for label, name in enumerate(("robin", "vo\u0308gel")):
             for number in range(count):
-                picture_file(root / split / name / "2024" / f"{number}.jpg", 100 * label + number, (24, 20))
+                seed = 100 * label + number + (50 if split == "val" else 0)
+                picture_file(root / split / name / "2024" / f"{number}.jpg", seed, (24, 20))
         picture_file(root / split / "without class.jpg")
     return root
 

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cl.hub.labels import Labels, Targets, classes, read_targets
+from cl.runtime.tables import write_csv
 
 NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
 
@@ -23,6 +26,14 @@ def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
     assert labels.of(["2.jpg"], tmp_path / "b") == [(["1e3"], "")]
     assert labels.of(["1.jpg"], tmp_path / "elsewhere") == [(["007"], "a")], "a name of `cl embed`"
     assert not labels.unused()
+
+
+def test_names_like_formulas_come_back(tmp_path) -> None:
+    """Our CSV files protect them by an apostrophe."""
+    write_csv(tmp_path / "labels.csv", ["path", "label"], [("@1.jpg", "+")])
+    assert Labels(tmp_path / "labels.csv").of(["@1.jpg"], tmp_path) == [(["+"], "")]
+    pq.write_table(pa.table({"path": ["'@1.jpg"], "label": ["x"]}), tmp_path / "labels.parquet")
+    assert Labels(tmp_path / "labels.parquet").of(["'@1.jpg"], tmp_path) == [(["x"], "")]
 
 
 def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> None:
@@ -51,7 +62,8 @@ def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
     assert found.classes == ["robin", "wren"]
     np.testing.assert_array_equal(found.targets, [[1, 1], [0, 0], [0, 1], [0, 0]])
     assert found.several
-    assert found.groups is None
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, -1, 1, -1]
 
 
 def test_tables_of_excel(tmp_path) -> None:
@@ -70,11 +82,21 @@ def test_groups_and_labels_of_some_images(tmp_path) -> None:
     assert (known.targets.tolist(), known.classes) == ([[True, False], [False, True]], ["x", "y"])
     assert known.names == ["a/1.jpg", "b/1.jpg"]
     assert known.groups is not None
-    assert known.groups.tolist() == [1, -1]
+    assert known.groups.tolist() == [0, 1]
     assert "2 groups" in found.remarks[0]
     part = found.of(["b/1.jpg", "a/2.jpg"])
     assert part.targets.tolist() == [[False, True], [False, False]]
     assert not part.several
+
+
+def test_images_of_a_group_and_equal_files_are_held_out_together(tmp_path) -> None:
+    for name, content in zip(NAMES, "xyxz", strict=True):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).write_text(content)
+    found = targets(tmp_path, "path,label,group\na/1.jpg,s,\na/2.jpg,s,g\nb/1.jpg,t,g\nb/é.jpg,t,\n")
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, 0, 0, 1]
+    assert found.remarks[-1] == "held out together with an equal file: 1 image"
 
 
 @pytest.mark.parametrize(
@@ -85,11 +107,18 @@ def test_paths_start_from_the_images_or_from_the_table(path, tmp_path) -> None:
 
 
 def test_mistakes(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"5 images not among the 4 .*: 0\.jpg, 1\.jpg, 2\.jpg, \.\.\.;"):
-        targets(tmp_path, "path,label\na/1.jpg,x\n" + "".join(f"{n}.jpg,x\n" for n in range(5)))
+    others = "".join(f"{n}.jpg,x\n" for n in range(5))
+    assert (
+        "left out 5 rows, such as 0.jpg: no such"
+        in targets(tmp_path, f"path,label\na/1.jpg,x\n{others}").remarks[0]
+    )
+    with pytest.raises(
+        ValueError, match=r"none of the 4 images in .*; its paths, such as 0\.jpg, must start"
+    ):
+        targets(tmp_path, f"path,label\n{others}")
     with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
         targets(tmp_path, "path,species\na/1.jpg,x\n")
-    with pytest.raises(ValueError, match="no label in its rows;"):
+    with pytest.raises(ValueError, match="a label in .*labels.csv; fill in its column label"):
         targets(tmp_path, "path,label\na/1.jpg,\n")
     with pytest.raises(ValueError, match=r"none\.csv does not exist"):
         read_targets(tmp_path / "none.csv", NAMES, tmp_path)

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unicodedata import normalize
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -92,13 +93,21 @@ def test_files_folders_lists_and_tables_name_the_same_images(tree, monkeypatch) 
     assert root_of(inputs) == Path()
 
 
+def test_names_agree_however_accents_are_encoded(tmp_path) -> None:
+    picture_file(tmp_path / normalize("NFD", "é/Vögel.jpg"))
+    (tmp_path / "list.txt").write_text(normalize("NFC", "é/Vögel.jpg"))
+    (tmp_path / "table.csv").write_text(normalize("NFC", "path\né/Vögel.jpg\n"))
+    for index in ("list.txt", "table.csv"):
+        assert names_of(tmp_path / index) == [normalize("NFD", "é/Vögel.jpg")]
+
+
 def test_inputs_that_name_no_images_are_refused(tmp_path) -> None:
-    (tmp_path / "two.csv").write_text("path,file\na,b\n")
+    (tmp_path / "two.csv").write_text("image,file\na,b\n")
     (tmp_path / "none.csv").write_text("species,count\na,b\n")
     (tmp_path / "word.txt").write_bytes(b"\xff\xfea\x00")
     wrong = {
         "missing": "no file or folder .*missing; give images",
-        "two.csv": "the columns path and file for one path; remove one",
+        "two.csv": "the columns image and file for one path; remove or rename one",
         "none.csv": "has the columns species, count; call one of them path",
         "word.txt": "is not UTF-8 text; write the path of an image on each line",
     }
