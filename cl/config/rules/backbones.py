@@ -25,9 +25,8 @@ def _backbone_has_what_others_need(params: Params) -> None:
     for place, trait, instead in _needs(params):
         if trait not in backbone.gives:
             needed, example = NEEDED[trait]
-            found = ", ".join(sorted(backbone.gives))
             raise ValueError(
-                f"{place} needs {needed}, but backbone.kind={backbone.kind} ({backbone.title}) is {found}; "
+                f"{place} needs {needed}, which backbone.kind={backbone.kind} ({backbone.title}) lacks; "
                 f"choose {instead}, or {example}"
             )
 
@@ -35,7 +34,7 @@ def _backbone_has_what_others_need(params: Params) -> None:
 def _needs(params: Params) -> Iterator[tuple[str, Trait, str]]:
     """Each parameter that needs a trait of the backbone, the trait, and an alternative to the parameter."""
     for trait in params.method.needs_backbone:
-        yield f"method={params.method.kind}", trait, "another method"
+        yield f"method.kind={params.method.kind}", trait, "another method"
     if params.init:
         yield f"init={params.init.name}", "one network", "init=null"
     if (stage := getattr(params.patches, "stage", None)) in patches.STITCHED:
