@@ -25,9 +25,10 @@ def _backbone_has_what_others_need(params: Params) -> None:
     for place, trait, instead in _needs(params):
         if trait not in backbone.gives:
             needed, example = NEEDED[trait]
+            found = next(each for each in backbone.gives if each.endswith(("network", "networks")))
             raise ValueError(
-                f"{place} needs {needed}, which backbone.kind={backbone.kind} ({backbone.title}) lacks; "
-                f"choose {instead}, or {example}"
+                f"{place} needs {needed}, which backbone.kind={backbone.kind} ({backbone.title}, {found}) "
+                f"lacks; choose {instead}, or {example}"
             )
 
 
