@@ -102,14 +102,25 @@ def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ValueError("; ".join(_sentence(e) for e in error.errors())) from None
+        raise ValueError("; ".join(_sentence(e, values) for e in error.errors())) from None
 
 
-def _sentence(error: Any) -> str:
-    place = ".".join(str(part) for part in error["loc"])
+def _sentence(error: Any, values: Any) -> str:
+    place = _place(error["loc"], values)
     if error["type"] == "missing":
-        return f"{place} is missing"
+        return f"{place}.{error['loc'][-1]} is missing".lstrip(".")
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{place}: {message}" if place else message
     return f"{place}={error['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _place(parts: tuple[int | str, ...], values: Any) -> str:
+    """The name of a value, without the alternatives of its type that pydantic tried, such as `int`."""
+    found = []
+    for part in parts:
+        is_key = part in values if isinstance(values, dict) else isinstance(part, int)
+        if is_key:
+            found.append(str(part))
+            values = values[part]
+    return ".".join(found)

@@ -65,13 +65,14 @@ def suggestion(name: str, known: list[str], place: str = "") -> str:
 
 
 def near(name: str, known: list[str]) -> list[str]:
-    """Up to three names: those that begin with this one or begin it, then those that are spelled alike."""
+    """Up to three names: those that begin with this one or begin it, else end with it; then those alike."""
     lower = {each.lower(): each for each in known}
     name = name.lower()
     begun = [each for each in lower if name.startswith(each) or (len(name) > 2 and each.startswith(name))]
     begun += [each for each in lower if each.endswith(f"/{name}")]
+    begun = begun or [each for each in lower if each.endswith(f"_{name}")]
     begun = sorted(begun, key=lambda each: abs(len(each) - len(name)))[:3]
-    close = difflib.get_close_matches(name, lower, n=1)
+    close = difflib.get_close_matches(name, lower, n=1, cutoff=0.67)  # lr is not lars
     return [lower[each] for each in dict.fromkeys([*begun, *close])][:3]
 
 

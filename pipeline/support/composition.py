@@ -26,6 +26,11 @@ from pipeline.support.mistakes import CONF
 from pipeline.support.typed_names import WEIGHTS, command, quoted
 
 Compose = Callable[[list[str]], DictConfig]
+TYPED = ("views", "backbone", "method", "optim")  # once typed, they have their own settings, not a recipe's
+OPTIMIZER = (  # but an optimizer's batch, epochs and schedule are a recipe's
+    *("kind", "momentum", "nesterov", "betas", "lars", "weight_decay", "final_weight_decay", "decay_1d"),
+    *("base_lr", "scaling", "reference_batch", "lr_scale_1d"),
+)
 
 
 def _print(text: str) -> None:
@@ -75,8 +80,8 @@ def command_for(params: config.Params) -> str | None:
 def completed(compose: Compose, overrides: list[str], say: Callable[[str], None] = _print) -> DictConfig:
     """The composition of these overrides, completed and checked; `say` is told what was dropped.
 
-    A recipe's settings for entries that are not chosen are dropped; for unlabelled data, so are entries that
-    need labels. The hashes of the starting weights and the overrides themselves are added.
+    A recipe's settings for what is not chosen are dropped; for unlabelled data, so are entries that need
+    labels. The hashes of the starting weights and the overrides themselves are added.
 
     Raises:
         ValueError: the parameters are wrong.
@@ -86,7 +91,8 @@ def completed(compose: Compose, overrides: list[str], say: Callable[[str], None]
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
     overrides = [quoted(override) for override in overrides]
     try:
-        composed = compose(overrides)
+        mistakes.check_choices(overrides)
+        composed = _composed(compose, overrides, say)
         _drop_what_is_not_chosen(composed, overrides)
         _drop_what_needs_labels(composed, say)
         _add_hashes(composed)
@@ -94,10 +100,34 @@ def completed(compose: Compose, overrides: list[str], say: Callable[[str], None]
         OmegaConf.update(composed, "overrides", overrides, force_add=True)
         config.check(_parameters(composed))
     except HydraException as error:
-        explained = mistakes.explain(error, lambda chosen: _parameters(compose(chosen)), overrides)
+        explained = mistakes.explain(error, lambda chosen: _parameters(_composed(compose, chosen)), overrides)
         raise ValueError(explained) from None
     except OmegaConfBaseException as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(str(error).splitlines()[0]) from None
+    return composed
+
+
+def _composed(
+    compose: Compose, overrides: list[str], say: Callable[[str], None] = lambda text: None
+) -> DictConfig:
+    """The composition, where a typed group has its own settings, not those of a recipe or method for another.
+
+    Of an optimizer, these are `OPTIMIZER`; `say` is told which settings were left out.
+    """
+    composed = compose(overrides)
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    typed = {each.key_or_group: each.input_line for each in parsed if not each.is_delete()}
+    for group in TYPED:
+        if group not in typed or not {"recipe", "method"} & typed.keys() - {group}:
+            continue
+        own = compose([str(e.input_line) for e in parsed if e.key_or_group.split(".")[0] == group])[group]
+        before = _plain(composed[group])
+        if group == "optim":
+            own = {**composed.optim, **{key: own[key] for key in OPTIMIZER}}
+        composed[group] = own
+        after = _plain(composed[group])
+        if left_out := [f"{group}.{key}" for key in sorted(before) if before[key] != after.get(key)]:
+            say(f"{typed[group]}: left out settings for another choice: {', '.join(left_out)}")
     return composed
 
 
@@ -118,7 +148,7 @@ def _drop_what_is_not_chosen(composed: DictConfig, overrides: list[str]) -> None
     """
     typed = _typed(overrides)
     for group in mistakes.ENTRIES:
-        entries = composed[group]
+        entries = composed.get(group)
         if not isinstance(entries, DictConfig):
             raise ValueError(mistakes.misplaced(group, entries))
         chosen = [str(name) for name in entries if _is_chosen(entries[name])]

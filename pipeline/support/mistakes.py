@@ -26,15 +26,20 @@ SHOWN = 4  # names that are suggested
 Values = dict[str, Any]
 
 
-def explain(error: HydraException, compose: Callable[[list[str]], Values], overrides: list[str]) -> str:
-    """One sentence about the override that Hydra refuses."""
+def check_choices(overrides: list[str]) -> None:
+    """Raises ValueError for an override that cannot be read or chooses what does not exist."""
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException as refused:
-        return f"cannot read {refused.override!r}: expected group=choice or key=value"
+        raise ValueError(f"cannot read {refused.override!r}: expected group=choice or key=value") from None
     for override in parsed:
         if problem := _wrong_choice(override, overrides):
-            return problem
+            raise ValueError(problem)
+
+
+def explain(error: HydraException, compose: Callable[[list[str]], Values], overrides: list[str]) -> str:
+    """One sentence about the override that Hydra refuses."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
     try:
         values = compose([str(each.input_line) for each in parsed if each.key_or_group in _groups()])
     except HydraException:
@@ -64,12 +69,24 @@ def _wrong_choice(override: Override, overrides: list[str]) -> str | None:
     if override.is_sweep_override():
         run = command(overrides, "--queue")
         return f"{override.input_line} has several values; `{run}` queues a run for each of them"
-    value, group = override.value(), override.key_or_group
-    if group not in _groups():
+    value = override.value()
+    group, _, key = override.key_or_group.partition(".")
+    if group not in _groups() or key not in ("", "kind"):
         return None
-    known = choices(group)
+    known, several = choices(group), group in ENTRIES.values()
+    if key:
+        choice = str(value) if str(value) in known else one_of(near(str(value), known) or ["..."])
+        return f"{override.input_line}: the kind follows from the choice; choose {group}={choice}"
+    if override.is_delete():
+        return f"{override.input_line} is not possible: choose {group}=[]" if several else None
+    if value is None:
+        return f"{group}=null chooses nothing: leave it out{f', or choose {group}=[]' if several else ''}"
+    if isinstance(value, list) and len(value) > 1 and not several:
+        each = f"{group}={','.join(map(str, value))}"
+        run = command([each if typed == override.input_line else typed for typed in overrides], "--queue")
+        return f"{override.input_line}: choose one; `{run}` queues a run for each"
     for choice in map(str, value if isinstance(value, list) else [value]):
-        if choice not in known and choice != "None":
+        if choice not in known:
             inside = [each for each in known if each.startswith(f"{choice.split('/')[0]}/")]
             wrong = f"{group}={choice} does not exist"
             wrong += suggestion(choice, inside or known, f"pipeline/conf/{group}")
@@ -108,7 +125,7 @@ def _unknown(key: str, parent: str, siblings: Values, values: Values, overrides:
         return f"{key} is not a parameter; did you mean {one_of(longer)}?"
     if parent in ENTRIES:
         return not_chosen(parent, part, list(siblings))
-    if others := _choices_with(key):
+    if "kind" in values.get(key.split(".")[0], {}) and (others := _choices_with(key)):
         return _of_other_choices(key, others, values, overrides)
     return f"{f'{parent}.{part}'.lstrip('.')} is not a parameter{suggestion(part, list(siblings))}"
 
@@ -147,7 +164,7 @@ def _of_other_choices(key: str, others: list[str], values: Values, overrides: li
         choice = [] if not fitting or "unlabelled" in fitting else [f"dataset={min(fitting)}"]
         run = command(["recipe=own/small", *choice, *overrides])
         return f"{key} belongs to data sets of your own: run `{run}`, or choose dataset={one_of(others)}"
-    current = f"{group}.kind={values[group].get('kind')}"
+    current = f"{group}.kind={values[group]['kind']}"
     return f"{key} is not a parameter of {current}; choose {group}={one_of(others[:SHOWN])}"
 
 

@@ -70,8 +70,9 @@ def described(name: str) -> dict[str, Any]:
 
 def file_and_prefix(name: str) -> tuple[Path, str | None]:
     """The file and the prefix of `<file>:<prefix>`; None without one."""
-    file, colon, prefix = name.rpartition(":")
-    return (Path(file), prefix) if colon and not Path(name).is_file() else (Path(name), None)
+    whole = Path(name).expanduser()
+    file, colon, prefix = str(whole).rpartition(":")
+    return (Path(file), prefix) if colon and not whole.is_file() else (whole, None)
 
 
 def resolve_start(name: str, composed: dict[str, Any]) -> dict[str, str]:

@@ -86,5 +86,5 @@ def test_evaluations_build_the_same_projector(tmp_path) -> None:
 
 
 def test_a_single_network_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="method=cmc needs two networks .*resnet18_lab"):
+    with pytest.raises(ValueError, match="method.kind=cmc needs two networks .*resnet18_lab"):
         compose(tmp_path, "method=cmc", "backbone=resnet18")

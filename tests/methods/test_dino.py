@@ -121,7 +121,7 @@ def test_the_temperature_of_the_teacher_rises_by_epochs(epochs, expected) -> Non
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["loss=sigmoid"], "method=dino needs a decoupled loss.*choose loss=dcl"),
+        (["loss=sigmoid"], "method.kind=dino needs a decoupled loss.*choose loss=dcl"),
         (["method.teacher_temperature.epochs=0"], "epochs=0: input should be greater than 0"),
     ],
 )

@@ -89,7 +89,10 @@ def test_the_patches_of_an_image_stay_together() -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [([f"views={name}"], "method=pirl takes") for name in ("small", "mocov2_ten", "swav_multicrop")]
+    [
+        ([f"views={name}"], "method.kind=pirl takes .*choose views=pirl")
+        for name in ("small", "mocov2_ten", "swav_multicrop")
+    ]
     + [(["views.image.count=2"], "found 2 x image, 9 x patches; choose views=pirl or")],
 )
 def test_other_views_are_refused(tmp_path, overrides, message) -> None:

@@ -113,9 +113,12 @@ def test_prototypes_are_frozen_in_the_first_epochs() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["loss=infonce"], "method=swav needs a decoupled loss.* loss=infonce .*choose loss=dcl or dclw"),
+        (
+            ["loss=infonce"],
+            "method.kind=swav needs a decoupled loss.* loss=infonce .*choose loss=dcl or dclw",
+        ),
         (["method.queue=100"], "queue=100 with queue_epoch=None: give both, or null for both"),
-        (["patches=fast"], "method=swav does not take combinatorial patches"),
+        (["patches=fast"], "method.kind=swav does not take combinatorial patches"),
         (["method.prototypes=1"], "method.prototypes=1: input should be greater than 1"),
     ],
 )

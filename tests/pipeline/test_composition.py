@@ -18,6 +18,7 @@ MISTAKES = {
     "epochs=1": "epochs is not a parameter; did you mean optim.epochs?",
     "batch_size=256": "batch_size is not a parameter; did you mean optim.batch_size?",
     "epoch=1": "did you mean optim.epochs?",
+    "optim.lr=1": "optim.lr is not a parameter; did you mean base_lr or predictor_lr?",
     "lr=1": "did you mean optim.base_lr or optim.predictor_lr?",
     "first=1000": "did you mean dataset.first?",
     "optim.epoch=3": "optim.epoch is not a parameter; did you mean epochs?",
@@ -28,6 +29,8 @@ MISTAKES = {
     "baselines.supervised.optim.epochs=3": "did you mean baselines.supervised.training.optim.epochs?",
     "views.size=64": "did you mean views.random.size?",
     "loss.sigma=0.3": "loss.sigma is not a parameter of loss.kind=dcl; choose loss=dclw",
+    "views.half.size=8": "views.half is not a parameter; choose one of random",
+    "recipe=own/small views=byol views.random.size=8": "views.random is not a parameter; choose one of first",
     "optim=larss optim.epoch=3": "optim=larss does not exist; did you mean lars? Choices: adamw, larc, ",
     "optim.epoch=3 loss=dclx": "loss=dclx does not exist; did you mean dcl? Choices: barlow_twins, ",
     "loss=InfoNCE": "loss=InfoNCE does not exist; did you mean infonce? Choices: ",
@@ -44,9 +47,18 @@ MISTAKES = {
     "loss": "cannot read 'loss': expected group=choice or key=value",
     "evaluation=[knn": "cannot read 'evaluation=[knn': expected group=choice or key=value",
     "seed=3 loss=infonce,dcl": "`dvc exp run --queue -S seed=3 -S loss=infonce,dcl` queues a run for each",
+    "seed=3 loss=[infonce,dcl]": "choose one; `dvc exp run --queue -S seed=3 -S loss=infonce,dcl` queues a",
+    "loss.kind=infonce": "the kind follows from the choice; choose loss=infonce",
+    "method.kind=moco": "choose method=moco_v1, moco_v2 or moco_v3",
+    "patches.kind=combine": "choose patches=...",
+    "recipe=null": "recipe=null chooses nothing: leave it out",
+    "evaluation=null": "leave it out, or choose evaluation=[]",
+    "~transfer": "~transfer is not possible: choose transfer=[]",
+    "~transfers": "transfers holds the parameters of each; choose them with transfer=[]",
     "~loss": "loss is missing",
+    "bn_group=local": "bn_group='local': input should be 'global'; bn_group='local': input should be a valid",
     "optim.epochs=0": "optim.epochs=0: input should be greater than 0",
-    "method=byol loss=dclw": "method=byol gives pairs without negatives, but loss=dclw needs contrasts with",
+    "method=byol loss=dclw": "method.kind=byol gives pairs without negatives, but loss=dclw needs contrasts",
     "init=nothing": "nothing is called 'nothing'",
     "recipe=own/small +evaluations.x.y=1": "evaluations.x is not a parameter; choose one of knn, ",
     "recipe=own/small dataset=folder evaluation=[knn] evaluations.linear.optim.epochs=9": (
@@ -84,6 +96,29 @@ def test_a_mistake_is_answered_in_one_line(overrides, tmp_path, monkeypatch) -> 
     assert line.startswith("Error: ")
     assert MISTAKES[overrides] in line
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "typed", "left_out"),
+    [
+        ("fast/cifar10", ["backbone=vit_tiny_patch4", "backbone.depth=2"], "backbone.name, backbone.width"),
+        ("quoted/moco_cifar10", ["method=simclr"], "method.ema, method.queue, method.shuffle"),
+        ("own/small", ["views=byol", "views.second.area=[0.5,1]"], "views.random"),
+        ("own/small", ["backbone=resnet34"], None),
+    ],
+)
+def test_a_typed_choice_has_its_own_settings_not_a_recipe_s(recipe, typed, left_out) -> None:
+    said, group = list[str](), typed[0].split("=")[0]
+    values = composition.compose([f"recipe={recipe}", "dataset=cifar10", *typed], said.append)
+    assert values[group] == composition.compose(["dataset=cifar10", *typed])[group]
+    assert said == ([f"{typed[0]}: left out settings for another choice: {left_out}"] if left_out else [])
+
+
+def test_a_typed_optimizer_keeps_batch_and_epochs_of_the_recipe() -> None:
+    found = composition.compose(["recipe=own/medium", "optim=adamw", "optim.betas=[0.9,0.99]"])["optim"]
+    assert (found["batch_size"], found["epochs"], found["warmup_start"]) == (256, 200, 0.25)
+    assert [found[key] for key in ("base_lr", "reference_batch", "betas")] == [1.5e-4, 256, [0.9, 0.99]]
+    assert composition.compose(["method=fast_moco", "optim=adamw"])["optim"]["base_lr"] == 1.5e-4
 
 
 @pytest.mark.parametrize("data", ["unlabelled", "table"])

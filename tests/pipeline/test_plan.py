@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 
+from cl import config
 from cl.data.order import Plan
 from cl.data.ring import batches_ahead
 from cl.runtime.machine import Machine
@@ -22,6 +23,8 @@ from pipeline import plan
 from pipeline.support import footprint
 from pipeline.support.composition import write
 from pipeline.support.pretraining import granularity
+from pipeline.support.roofline import bounds
+from tests.support.project import compose
 from tests.support.stages import Answer, Stage, answers
 
 SETTINGS = ["optim.batch_size=64", "optim.epochs=40", "views.random.size=16"]
@@ -130,6 +133,13 @@ def test_bounds_need_no_shards(project) -> None:
     assert "pretraining" not in answer.stdout
     assert mistaken.code == 1
     assert "--gpus=8 needs their kind, such as --gpu h100" in mistaken.stderr
+
+
+def test_bounds_ignore_the_shards_of_another_data_set(prepared, tmp_path, monkeypatch, capsys) -> None:
+    params = config.check(compose(tmp_path, *SETTINGS, "dataset=cifar10", "transfer=[]"))
+    monkeypatch.chdir(prepared)
+    bounds.show(params, "h100", 1)
+    assert f"for {40 * (50_000 // 64)} steps" in capsys.readouterr().out
 
 
 @pytest.mark.slow

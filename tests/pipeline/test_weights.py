@@ -140,9 +140,11 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) 
     assert [row["measure"] for row in found["rows"]][-1] == "mean"
 
 
-def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path) -> None:
+def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) -> None:
     file = tmp_path / "given.safetensors"
     save_encoder(file, stem="small")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert composition.compose(["init=~/given.safetensors"])["init"]["name"] == "~/given.safetensors"
     followed = config.check(compose(tmp_path, f"init={file}", "hand_over=better"))
     assert followed.backbone.title == "resnet18 of width 1 with small stem"
     assert followed.dataset.mean == TRANSFORM.mean

@@ -25,17 +25,17 @@ def _backbone_has_what_others_need(params: Params) -> None:
     for place, trait, instead in _needs(params):
         if trait not in backbone.gives:
             needed, example = NEEDED[trait]
-            found = ", ".join(sorted(backbone.gives))
+            found = next(each for each in backbone.gives if each.endswith(("network", "networks")))
             raise ValueError(
-                f"{place} needs {needed}, but backbone.kind={backbone.kind} ({backbone.title}) is {found}; "
-                f"choose {instead}, or {example}"
+                f"{place} needs {needed}, which backbone.kind={backbone.kind} ({backbone.title}, {found}) "
+                f"lacks; choose {instead}, or {example}"
             )
 
 
 def _needs(params: Params) -> Iterator[tuple[str, Trait, str]]:
     """Each parameter that needs a trait of the backbone, the trait, and an alternative to the parameter."""
     for trait in params.method.needs_backbone:
-        yield f"method={params.method.kind}", trait, "another method"
+        yield f"method.kind={params.method.kind}", trait, "another method"
     if params.init:
         yield f"init={params.init.name}", "one network", "init=null"
     if (stage := getattr(params.patches, "stage", None)) in patches.STITCHED:

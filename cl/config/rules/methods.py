@@ -18,7 +18,7 @@ NEEDED: dict[Trait, str] = TERMS | {
     "normalizer": "a memory bank to estimate its normalizer",
     "several positives": "several positives per query",
 }
-WAYS: dict[Trait, str] = {"several positives": " with several keys (moco_v2_keys) and three views or more"}
+WAYS: dict[Trait, str] = {"several positives": "method=moco_v2_keys views.random.count=3"}
 
 
 def losses_for(method: type[MethodConfig], gives: Traits) -> list[str]:
@@ -47,14 +47,14 @@ def _loss_fits_method(params: Params) -> None:
     lacking = [trait for trait in NEEDED if trait in loss.needs - gives]
     if not lacking:
         raise ValueError(
-            f"method={method.kind} needs a decoupled loss: the positive is among its negatives, so "
+            f"method.kind={method.kind} needs a decoupled loss: the positive is among its negatives, so "
             f"loss={loss.kind} would count it twice; choose {', or '.join(ways)}"
         )
     trait, found = lacking[0], " and ".join(TERMS[each] for each in TERMS if each in gives)
     if trait not in TERMS and (others := _methods_for(type(loss))):
-        ways.append(f"method={' or '.join(others)}{WAYS.get(trait, '')}")
+        ways.append(WAYS.get(trait) or f"method={' or '.join(others)}")
     raise ValueError(
-        f"method={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
+        f"method.kind={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
         f"{', or '.join(ways) or 'another method: no loss fits this one'}"
     )
 
@@ -62,10 +62,12 @@ def _loss_fits_method(params: Params) -> None:
 def _temperature_fits_method(params: Params) -> None:
     method, temperature = params.method, params.temperature
     if "contrasts" in method.gives and temperature is None:
-        raise ValueError(f"method={method.kind} needs a temperature, found temperature=null; 0.1 is common")
+        raise ValueError(
+            f"method.kind={method.kind} needs a temperature, found temperature=null; 0.1 is common"
+        )
     if "contrasts" not in method.gives and temperature is not None:
         raise ValueError(
-            f"temperature={temperature} has no effect with method={method.kind}; choose temperature=null"
+            f"temperature={temperature} has no effect with method.kind={method.kind}; choose temperature=null"
         )
 
 
@@ -73,20 +75,22 @@ def _views_fit_method(params: Params) -> None:
     method, sizes = params.method, params.view_sizes
     large = method.large_views(len(sizes))
     found = ", ".join(f"{size} px" for size in sizes)
-    if len(sizes) < method.least_views:
+    counts = [(view.count, view.jigsaw is not None) for view in params.views.values()]
+    if method.jigsaw and counts != [(large, False), (method.jigsaw, True)]:
+        entries = ", ".join(f"{view.count} x {name}" for name, view in params.views.items())
         raise ValueError(
-            f"method={method.kind} takes {method.least_views} views or more, found {len(sizes)}: {found}"
+            f"method.kind={method.kind} takes {large} x the image, then {method.jigsaw} jigsaw patches, "
+            f"found {entries}; choose views=pirl or views=pirl_small"
+        )
+    if (lacking := method.least_views - len(sizes)) > 0:
+        name, view = next(iter(params.views.items()))
+        raise ValueError(
+            f"method.kind={method.kind} takes {method.least_views} views or more, found {len(sizes)}: "
+            f"{found}; choose views.{name}.count={view.count + lacking}"
         )
     if len(set(sizes[:large])) > 1:
         raise ValueError(
-            f"the first {large} views of method={method.kind} must have the same size, found {found}"
-        )
-    counts = [(view.count, view.jigsaw is not None) for view in params.views.values()]
-    if method.jigsaw and counts != [(large, False), (method.jigsaw, True)]:
-        found = ", ".join(f"{view.count} x {name}" for name, view in params.views.items())
-        raise ValueError(
-            f"method={method.kind} takes {large} x the image, then {method.jigsaw} jigsaw patches, found "
-            f"{found}; choose views=pirl or views=pirl_small"
+            f"the first {large} views of method.kind={method.kind} must have the same size, found {found}"
         )
 
 
@@ -97,7 +101,7 @@ def _patches_fit_method_and_views(params: Params) -> None:
     if "patches" not in params.method.gives:
         fitting = [kind for kind in kinds("methods") if "patches" in module_of("methods", kind).Config.gives]
         raise ValueError(
-            f"method={params.method.kind} does not take combinatorial patches, which need a predictor; "
+            f"method.kind={params.method.kind} does not take combinatorial patches, which need a predictor; "
             f"choose patches=whole or method={' or '.join(fitting)}"
         )
     if uneven := [size for size in params.view_sizes if size % cut.grid]:
@@ -111,7 +115,8 @@ def _method_fits_training(params: Params) -> None:
     method, optim = params.method, params.optim
     if optim.predictor_lr == "fixed" and "predictor" not in method.gives:
         raise ValueError(
-            f"optim.predictor_lr=fixed needs a predictor, which method={method.kind} lacks; choose scheduled"
+            f"optim.predictor_lr=fixed needs a predictor, which method.kind={method.kind} lacks; "
+            "choose scheduled"
         )
     if getattr(method, "shuffle", False) and params.bn_groups == 1:
         raise ValueError(
@@ -131,8 +136,8 @@ def _method_has_the_queue(params: Params) -> None:
     for name, analysis in analyses.items():
         if analysis.needs_queue and "queue" not in params.method.gives:
             raise ValueError(
-                f"analyses.{name}.keys=queue needs a queue of negatives, which method={params.method.kind} "
-                "lacks; choose keys=images, or a method such as moco_v2"
+                f"analyses.{name}.keys=queue needs a queue of negatives, which "
+                f"method.kind={params.method.kind} lacks; choose keys=images, or a method such as moco_v2"
             )
 
 

@@ -1,7 +1,7 @@
 """The least that pretraining asks of GPUs, from training steps on a GPU that is not there."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import click
 import torch
@@ -84,9 +84,10 @@ def _batch(params: Params, images: int) -> Batch:
 def show(params: Params, name: str, gpus: int) -> None:
     """Print bounds for `gpus` GPUs of the kind `name`, for the images in data/shards if they are there."""
     images = None
-    if locations.SHARDS.exists():
-        params, bank, _ = locations.data(params, click.echo)
-        images = len(bank)
+    with suppress(ValueError):  # no shards, or those of another data set
+        images = len(locations.reader("train", params.dataset))
+    if images:
+        params, *_ = locations.data(params, click.echo)
     click.echo("\n".join(lines(params, name, gpus, images)))
 
 
