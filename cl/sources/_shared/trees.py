@@ -176,10 +176,11 @@ def held_out(name: str, share: float) -> bool:
 
     Only the name decides: with the same share, adding images moves no other image.
     """
-    return _number(name) < share * 2**64
+    return number_of(name) < share * 2**64
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
+    """A 64-bit hash; the smallest numbers are held out."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
 
 
@@ -192,5 +193,5 @@ def share_of_few(names: Collection[str], share: float, least: int = LEAST) -> fl
     if len(names) >= 20 * least or len(names) < 3:
         return share
     least = min(least, len(names) // 3)
-    last = sorted(map(_number, names))[least - 1]
+    last = sorted(map(number_of, names))[least - 1]
     return max(share, math.nextafter(last / 2**64, 1))
