@@ -148,14 +148,19 @@ def check_name(path: str) -> None:
 def summary(root: Path) -> str:
     """The number of files below a folder, and a hash of their names and of the sizes of the first SIZED.
 
-    On a network, millions of sizes would take minutes. Hidden files and system folders do not count.
+    On a network, millions of sizes would take minutes. Hidden files and system folders do not count. A folder
+    that several links lead to counts once.
     """
-    count, digest = 0, hashlib.sha256()
-    for folder, folders, files in os.walk(root):
+    count, digest, seen = 0, hashlib.sha256(), set[str]()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        if (place := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(place)
         folders[:] = sorted(name for name in folders if not why_hidden(name))
         for name in sorted(name for name in files if not why_hidden(name)):
             path = f"{folder}/{name}"
-            size = os.lstat(path).st_size if count < SIZED else 0
+            size = status_of(Path(path)).partition(" ")[0] if count < SIZED else 0
             digest.update(f"{path.removeprefix(str(root))}\0{size}\n".encode(errors="surrogateescape"))
             count += 1
     return f"{count} files, {digest.hexdigest()}"
