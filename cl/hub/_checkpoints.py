@@ -22,6 +22,7 @@ CONTAINERS = ("state_dict", "model", "model_state_dict", "network")  # keys that
 PAIR = ("student", "teacher")  # networks that DINO and DINOv2 save side by side
 OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys whose tensors belong to no network
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # torch's
+LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
 DESCRIBED = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # keys only for config.json
 # Plain values in checkpoints: a program's arguments, and numbers of a schedule that NumPy computed.
@@ -129,8 +130,8 @@ def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not tensors:
         keys = ", ".join(map(str, list(content)[:5])) or "nothing"
         raise ValueError(f"{path} holds no tensors of a network, found {keys}; give a file with weights")
-    architecture = content.get("arch")
-    return tensors, {"architecture": architecture} if isinstance(architecture, str) else {}
+    facts = {"architecture": content.get("arch"), LIGHTNING: content.get(LIGHTNING)}
+    return tensors, {key: fact for key, fact in facts.items() if isinstance(fact, str)}
 
 
 def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:
