@@ -79,6 +79,8 @@ def _manifest(
         raise
     copies = duplicates.copies(_digests(work)) if superfluous is None else superfluous
     counts = duplicates.write_list(splits, copies, work.folder / "duplicates.csv")
+    if counts and work.storage.deduplicate:
+        counts["left_out"] = counts.pop("copies")
     return Manifest(
         kind=kind,
         storage=_settings(work),
@@ -87,7 +89,7 @@ def _manifest(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
-        duplicates={"left_out": len(copies)} if counts and work.storage.deduplicate else counts,
+        duplicates=counts,
     )
 
 
