@@ -13,7 +13,7 @@ from cl.runtime.tensor_files import below
 
 # The first or last word, without digits, in the name of a module that follows the features.
 HEADS = {"fc", "linear", "head", "heads", "classifier", "projection", "projector", "prediction", "predictor"}
-HEADS |= {"proj", "pred", "prototypes", "mlp", "neck", "logits", "contrast"}
+HEADS |= {"proj", "pred", "prototypes", "mlp", "neck", "logits", "contrast", "classif"}
 OURS = ("network", "parameters", "transform")  # metadata that only our files have
 STAGES = [f"layer{number}" for number in range(1, 5)]
 
@@ -80,15 +80,20 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     renamed = {}
     for name, tensor in tensors.items():
         child, _, rest = name.partition(".")
-        words = re.sub(r"\d+", "", child).split("_")
         if child.isdecimal():
             if int(child) in heads:
                 continue
             child = children.get(int(child), child)
-        elif {words[0], words[-1]} & HEADS:
+        elif is_head(name):
             continue
         renamed[f"{child}.{rest}".replace(".shortcut.", ".downsample.")] = tensor
     return renamed
+
+
+def is_head(name: str) -> bool:
+    """Whether a tensor's name begins with that of a module that follows the features."""
+    words = re.sub(r"\d+", "", name.partition(".")[0]).split("_")
+    return bool({words[0], words[-1]} & HEADS)
 
 
 def _is_linear(tensors: dict[str, Tensor], number: int) -> bool:
