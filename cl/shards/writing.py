@@ -25,7 +25,6 @@ from cl.sources import UNLABELLED, Image, Splits, Storage
 from cl.sources._shared.listing import Subset, hash_of, repeated
 
 ALONE = Team()
-MAX_KEY_BYTES = 200
 
 
 def write(
@@ -49,7 +48,7 @@ def write(
         The manifest on rank 0; None on other ranks, which only help to write shards.
 
     Raises:
-        ValueError: a key is too long or not unique, a class or split would be empty, a worker was killed, or
+        ValueError: a key is not unique, a class or split would be empty, a worker was killed, or
             the ranks have listed different images.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
@@ -147,8 +146,6 @@ def _check_keys(listed: Sequence[Image]) -> None:
     """Compare keys by 8-byte hashes: a dictionary of all keys might not fit into memory."""
     hashes = np.zeros(len(listed), np.uint64)
     for number, image in enumerate(listed):
-        if len(image.key.encode()) > MAX_KEY_BYTES:
-            raise ValueError(f"the name of {image.place} is longer than {MAX_KEY_BYTES} bytes; rename it")
         hashes[number] = hash_of(image.key)
     places: dict[str, str] = {}
     for number in np.flatnonzero(np.isin(hashes, repeated(hashes))).tolist():
