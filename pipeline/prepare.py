@@ -114,18 +114,18 @@ def _say_what_was_left_out(progress: Progress, splits: Splits, unreadable: dict[
 
 
 def _say_how_many_are_copies(progress: Progress, manifest: Manifest) -> None:
-    counts = manifest.duplicates
+    if not (counts := manifest.duplicates):
+        return
+    details = (
+        f"{counts['in_other_split']} of them in the other split and {counts['with_other_label']} with "
+        f"another label; {locations.SHARDS}/duplicates.csv lists them"
+    )
     if "left_out" in counts:
+        progress.say(f"left out {counted(counts['left_out'], 'files')}: {A_COPY}, {details}")
+    else:
         progress.say(
-            f"left out {counted(counts['left_out'], 'files')}: {A_COPY}; "
-            f"{locations.SHARDS}/duplicates.csv lists them"
-        )
-    elif counts:
-        progress.say(
-            f"{counted(counts['copies'], 'images')} with the same content as another, "
-            f"{counts['in_other_split']} of them in the other split and {counts['with_other_label']} with "
-            f"another label; {locations.SHARDS}/duplicates.csv lists them, and dataset.deduplicate=true "
-            "leaves them out"
+            f"{counted(counts['copies'], 'images')} with the same content as another, {details}, and "
+            "dataset.deduplicate=true leaves them out"
         )
 
 

@@ -119,7 +119,7 @@ class Reader:
         if height:
             return np.frombuffer(content, np.uint8).reshape(height, width, 3)
         try:
-            pixels = images.decode(content, self.manifest.levels)
+            pixels = images.decode(content, levels=self.manifest.levels)
         except Exception as error:  # decoders raise errors of any type
             key = self.keys[position].decode()
             raise ValueError(

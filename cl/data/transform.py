@@ -49,7 +49,7 @@ class Transform(BaseConfig):
             return images.from_picture(image, upright=self.upright, levels=self.levels)
         content = Path(image).read_bytes()
         try:
-            return images.read(content, upright=self.upright, levels=self.levels)
+            return images.decode(content, upright=self.upright, levels=self.levels)
         except MemoryError:
             raise
         except Exception as error:  # decoders raise errors of any type

@@ -22,6 +22,8 @@ CONTAINERS = ("state_dict", "model", "model_state_dict", "network")  # keys that
 PAIR = ("student", "teacher")  # networks that DINO and DINOv2 save side by side
 OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys whose tensors belong to no network
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # torch's
+ARCH = "arch"  # the key of an architecture in checkpoints: it may lack the size of images and the pooling
+LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
 DESCRIBED = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # keys only for config.json
 # Plain values in checkpoints: a program's arguments, and numbers of a schedule that NumPy computed.
@@ -74,7 +76,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     else:
         tensors, metadata = _read_pickled(path)
     metadata = {key: value for key, value in metadata.items() if key not in DESCRIBED}
-    return _cleaned(tensors), _descriptions.metadata(_description(path, metadata)) | metadata
+    if (description := _description(path)) is None:
+        description = {"architecture": metadata.get(ARCH), **metadata}
+    else:
+        metadata.pop(ARCH, None)
+    return _cleaned(tensors), _descriptions.metadata(description) | metadata
 
 
 def _disguise(head: bytes) -> str:
@@ -104,13 +110,13 @@ def _cleaned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed if len(renamed) == len(weights) else weights  # ambiguous if names would coincide
 
 
-def _description(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
-    """The content of timm's config.json, or else the file's own metadata."""
+def _description(path: Path) -> dict[str, Any] | None:
+    """The content of timm's config.json beside a file."""
     try:
         description = json.loads((path.parent / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):  # missing, or another program's
-        description = None
-    return description if isinstance(description, dict) else dict(metadata)
+        return None
+    return description if isinstance(description, dict) else None
 
 
 def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -129,8 +135,7 @@ def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not tensors:
         keys = ", ".join(map(str, list(content)[:5])) or "nothing"
         raise ValueError(f"{path} holds no tensors of a network, found {keys}; give a file with weights")
-    architecture = content.get("arch")
-    return tensors, {"architecture": architecture} if isinstance(architecture, str) else {}
+    return tensors, {key: content[key] for key in (ARCH, LIGHTNING) if isinstance(content.get(key), str)}
 
 
 def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:

@@ -68,7 +68,9 @@ def _config(name: str, arguments: dict[str, Any], recorded: dict[str, Any]) -> t
 
     if name in BLOCKS or not timm.is_model(name):
         return None
-    network, pool = _on_meta(name), arguments.get("global_pool")
+    with torch.device("meta"):  # shapes without values
+        network: Any = timm.create_model(name)
+    pool = arguments.get("global_pool")
     attributes = ("global_pool", "pool_type")
     own_pools = [getattr(part, attribute, None) for part in network.modules() for attribute in attributes]
     if arguments.keys() - ARGUMENTS or pool not in (None, *POOLS, *own_pools):
@@ -136,19 +138,3 @@ def prefixes(tensors: dict[str, Tensor], config: BackboneConfig, file: str) -> l
         if (not start or start.endswith("."))
         and 2 * sum(start + name in tensors for name in names) > len(names)
     ]
-
-
-def classifier(config: BackboneConfig) -> set[str]:
-    """The names of the classifier's tensors in a network of timm."""
-    if not isinstance(config, timm_backbone.Config):
-        return set()
-    whole, encoder = _on_meta(config.name), _on_meta(config.name, num_classes=0)
-    return whole.state_dict().keys() - encoder.state_dict().keys()
-
-
-def _on_meta(name: str, **options: Any) -> Any:
-    """The network as timm builds it, with shapes but without values."""
-    import timm
-
-    with torch.device("meta"):
-        return timm.create_model(name, **options)

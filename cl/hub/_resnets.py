@@ -5,7 +5,7 @@ from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from cl.hub._checkpoints import Recognised, fill
+from cl.hub._checkpoints import LIGHTNING, Recognised, fill
 from cl.networks import backbones
 from cl.networks.backbones.resnet import BLOCKS, WIDTHS, Config, Name
 from cl.runtime.base_config import one_of
@@ -13,10 +13,8 @@ from cl.runtime.tensor_files import below
 
 # The first or last word, without digits, in the name of a module that follows the features.
 HEADS = {"fc", "linear", "head", "heads", "classifier", "projection", "projector", "prediction", "predictor"}
-HEADS |= {"proj", "pred", "prototypes", "mlp", "neck", "logits", "contrast"}
+HEADS |= {"proj", "pred", "prototypes", "mlp", "neck", "logits", "contrast", "classif"}
 OURS = ("network", "parameters", "transform")  # metadata that only our files have
-# solo-learn's modules beside the encoder, except its classifier.
-SOLO_LEARN = re.compile(r"(.*\.)?(projector|prototypes|head|momentum_\w+)\.")
 STAGES = [f"layer{number}" for number in range(1, 5)]
 
 
@@ -53,7 +51,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
 def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) -> int | None:
     """The padding of a 3x3 stem, from the description or the program that wrote the file; None if unknown.
 
-    solo-learn pads by 2; it saves a classifier beside the encoder, and a projector or a momentum encoder.
+    solo-learn pads by 2; it trains with Lightning, and saves a classifier and a head beside the encoder.
     Others pad by 1: those with modules named `shortcut` (kuangliu's, SupContrast, lightly), and those that
     number children without a pooling layer before the first stage (lightly, leftthomas, MoCo's notebook).
     """
@@ -63,9 +61,8 @@ def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) 
     is_numbered = any(f"{number}.0.conv1.weight" in encoder for number in (2, 3)) and "0.weight" in encoder
     if is_numbered or any(key in metadata for key in OURS) or any(".shortcut." in name for name in encoder):
         return 1
-    beside = [name for name in tensors if not name.startswith(prefix)]
-    is_classified = any(re.fullmatch(r"(.*\.)?classifier\.weight", name) for name in beside)
-    return 2 if is_classified and any(map(SOLO_LEARN.match, beside)) else None
+    has_head = any(name.startswith(("projector.", "head.")) for name in tensors)
+    return 2 if LIGHTNING in metadata and has_head and "classifier.weight" in tensors else None
 
 
 def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -83,15 +80,20 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     renamed = {}
     for name, tensor in tensors.items():
         child, _, rest = name.partition(".")
-        words = re.sub(r"\d+", "", child).split("_")
         if child.isdecimal():
             if int(child) in heads:
                 continue
             child = children.get(int(child), child)
-        elif {words[0], words[-1]} & HEADS:
+        elif is_head(name):
             continue
         renamed[f"{child}.{rest}".replace(".shortcut.", ".downsample.")] = tensor
     return renamed
+
+
+def is_head(name: str) -> bool:
+    """Whether a tensor's name begins with that of a module that follows the features."""
+    words = re.sub(r"\d+", "", name.partition(".")[0]).split("_")
+    return bool({words[0], words[-1]} & HEADS)
 
 
 def _is_linear(tensors: dict[str, Tensor], number: int) -> bool:

@@ -60,8 +60,9 @@ class ForeignEncoder(NamedTuple):
 def load(file: str, prefix: str | None = None, *, exact: bool = True) -> ForeignEncoder:
     """Read the encoder in a file.
 
-    The file or timm's config.json beside it names the architecture; otherwise it is inferred from the tensors
-    (`_resnets`, `_transformers`). All tensors must match, except classifiers and MAE's decoder.
+    The file or timm's config.json beside it names the architecture; otherwise, or if a checkpoint's `arch`
+    does not match, it is inferred from the tensors (`_resnets`, `_transformers`). All tensors must match,
+    except heads and MAE's decoder.
 
     Args:
         file: a checkpoint, or a name of published weights (`cl.hub.published`), such as torchvision:resnet50.
@@ -86,18 +87,18 @@ def recognise(
 ) -> ForeignEncoder:
     """The encoder with these tensors, even if there is `doubt`; see `load`."""
     config = _descriptions.config(metadata, file)
+    layouts: dict[str, ModuleType] = {
+        start: layout for layout in (_resnets, _transformers) for start in layout.prefixes(tensors)
+    }
+    found = None
     if config:
-        prefixes = _descriptions.prefixes(tensors, config, file)
-        prefix = _choose_prefix(prefixes, tensors, file, prefix, config.title)
-        left_out = _descriptions.classifier(config)
-        body = {name: tensor for name, tensor in below(tensors, prefix).items() if name not in left_out}
-        found = Recognised(backbones.build_to_fill(config), config)
-        _checkpoints.fill(found.network, body, config.title, file)
-        origin = "named by its metadata, its description or timm"
-    else:
-        layouts: dict[str, ModuleType] = {
-            start: layout for layout in (_resnets, _transformers) for start in layout.prefixes(tensors)
-        }
+        try:
+            found = _described(tensors, config, file, prefix)
+            origin = "named by its metadata, its description or timm"
+        except ValueError:
+            if _checkpoints.ARCH not in metadata or not layouts:
+                raise
+    if not found:
         if not layouts and "transformers" in metadata:
             raise ValueError(
                 f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose tensor "
@@ -109,6 +110,20 @@ def recognise(
     network = found.network.eval()
     sha256 = identity(network, found.config, found.deviation)
     return ForeignEncoder(network, found.config, origin, sha256, metadata, found.deviation, found.doubt)
+
+
+def _described(
+    tensors: dict[str, Tensor], config: BackboneConfig, file: str, prefix: str | None
+) -> Recognised:
+    """The network of a known configuration, without what follows its features."""
+    prefixes = _descriptions.prefixes(tensors, config, file)
+    prefix = _choose_prefix(prefixes, tensors, file, prefix, config.title)
+    found = Recognised(backbones.build_to_fill(config), config)
+    known = found.network.state_dict()
+    named = below(tensors, prefix).items()
+    body = {name: tensor for name, tensor in named if name in known or not _resnets.is_head(name)}
+    _checkpoints.fill(found.network, body, config.title, file)
+    return found
 
 
 def identity(network: Backbone, config: BackboneConfig, deviation: str = "") -> str:

@@ -22,6 +22,7 @@ from cl.features.neighbours import nearest
 from cl.hub.encoder import Encoder
 from cl.runtime.cores import cores
 from cl.runtime.machine import MOST_WORKERS
+from cl.shards.images import MAX_SIDE
 
 K = 50  # nearest images by features
 K_PIXELS = 10  # and by small versions
@@ -165,7 +166,7 @@ def _is_near(queries: np.ndarray, small: np.ndarray, images: Images, owner: np.n
 
 
 def _shrunk(picture: Picture.Image) -> Picture.Image:
-    scale = min(1, SHORT_SIDE / min(picture.size))
+    scale = min(1, SHORT_SIDE / min(picture.size), MAX_SIDE["jpeg"] / max(picture.size))
     width, height = (max(1, round(scale * side)) for side in picture.size)
     return picture.resize((width, height), Picture.Resampling.BICUBIC)
 

@@ -96,7 +96,7 @@ def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
         pairs: from `copies` of the training images followed by the validation images.
 
     Returns:
-        The number of copies, and how many differ from their original in split or label.
+        The number of copies, and how many have another split or another label than their original.
     """
     if not len(pairs):
         return {}
@@ -112,5 +112,7 @@ def write_list(splits: Splits, pairs: np.ndarray, path: Path) -> dict[str, int]:
     return {
         "copies": len(rows),
         "in_other_split": sum(split != other for _, split, _, other in rows),
-        "with_other_label": sum(copy.label != original.label for copy, _, original, _ in rows),
+        "with_other_label": sum(
+            UNLABELLED != copy.label != original.label != UNLABELLED for copy, _, original, _ in rows
+        ),
     }

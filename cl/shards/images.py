@@ -39,37 +39,41 @@ Levels = Mapping[str, tuple[float, float]]  # black and white pixel values of ea
 NO_LEVELS: Levels = MappingProxyType({})
 
 
-def decode(content: bytes | memoryview, levels: Levels = NO_LEVELS) -> np.ndarray:
+def decode(content: bytes | memoryview, *, upright: bool = False, levels: Levels = NO_LEVELS) -> np.ndarray:
     """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep gray and transparency.
 
     libjpeg-turbo decodes plain JPEG; Pillow decodes CMYK, damaged JPEG and other formats.
 
+    Args:
+        upright: rotate it by the EXIF orientation.
+
     Raises:
         Exception: of any type, if the file is damaged, too large or not an image.
     """
+    pixels = _plain_jpeg(content)
+    if pixels is not None and not upright:
+        return pixels
+    with opened(io.BytesIO(content)) as picture:
+        return from_picture(picture, upright=upright, levels=levels, pixels=pixels)
+
+
+def _plain_jpeg(content: bytes | memoryview) -> np.ndarray | None:
+    """The pixels as stored; None for what Pillow decodes."""
     if content[:2] == b"\xff\xd8":
         with suppress(ValueError):
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
             if height * width <= MAX_PIXELS and colours in ("YCbCr", "RGB", "Gray"):
                 return simplejpeg.decode_jpeg(content)
-    with opened(io.BytesIO(content)) as picture:
-        return from_picture(picture, upright=False, levels=levels)
+    return None
 
 
-def read(content: bytes | memoryview, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """As `decode`, rotated upright by the EXIF orientation if `upright`."""
-    pixels = decode(content, levels)
-    if not upright:
-        return pixels
-    with opened(io.BytesIO(content)) as picture:
-        return np.ascontiguousarray(turn(pixels, exif_orientation(picture)))
-
-
-def from_picture(picture: Picture.Image, *, upright: bool, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """As `read`, for an opened picture; (H, W, 3) uint8."""
-    orientation = exif_orientation(picture) if upright else 1
-    pixels = np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
-    return np.ascontiguousarray(turn(pixels, orientation))
+def from_picture(
+    picture: Picture.Image, *, upright: bool, levels: Levels = NO_LEVELS, pixels: np.ndarray | None = None
+) -> np.ndarray:
+    """As `decode`, for an opened picture; `pixels` as stored, if they are known."""
+    if pixels is None:  # before the orientation, for which Pillow decodes a PNG and may hide its damage
+        pixels = np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
+    return np.ascontiguousarray(turn(pixels, exif_orientation(picture) if upright else 1))
 
 
 @contextmanager
@@ -223,15 +227,17 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     with opened(io.BytesIO(content)) as picture:
         deep = deep_mode(picture) is not None
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
+        shrinks = storage.shrink is not None and short_side > storage.shrink
+        copies = storage.encode == "copy" and not shrinks
+        if decodes := storage.verify or not copies:
+            jpeg = _plain_jpeg(content)
+            pixels = from_picture(picture, upright=storage.upright, levels=levels, pixels=jpeg)
         orientation = exif_orientation(picture) if storage.upright else 1
         several = has_several_frames(picture)
-    shrinks = storage.shrink is not None and short_side > storage.shrink
-    if storage.encode == "copy" and not shrinks:
-        flat = storage.verify and is_flat(decode(content, levels)) and deep
+    flat = deep and decodes and is_flat(pixels)
+    if copies:
         encoded = Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=False)
     else:
-        pixels = np.ascontiguousarray(turn(decode(content, levels), orientation))
-        flat = deep and is_flat(pixels)
         if shrinks:
             pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
         encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)

@@ -91,6 +91,7 @@ def encode(
     """
     kind = "png" if storage.encode == "copy" else storage.encode
     with images.opened(io.BytesIO(content), images.MAX_TILED_PIXELS) as picture:
+        picture.load()  # first, as in `images.from_picture`
         orientation = images.exif_orientation(picture) if storage.upright else 1
         several, missing = images.has_several_frames(picture), images.no_data(picture)
         deep = images.deep_mode(picture) is not None

@@ -25,7 +25,6 @@ from cl.sources import UNLABELLED, Image, Splits, Storage
 from cl.sources._shared.listing import Subset, hash_of, repeated
 
 ALONE = Team()
-MAX_KEY_BYTES = 200
 
 
 def write(
@@ -49,7 +48,7 @@ def write(
         The manifest on rank 0; None on other ranks, which only help to write shards.
 
     Raises:
-        ValueError: a key is too long or not unique, a class or split would be empty, a worker was killed, or
+        ValueError: a key is not unique, a class or split would be empty, a worker was killed, or
             the ranks have listed different images.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
@@ -79,6 +78,8 @@ def _manifest(
         raise
     copies = duplicates.copies(_digests(work)) if superfluous is None else superfluous
     counts = duplicates.write_list(splits, copies, work.folder / "duplicates.csv")
+    if counts and work.storage.deduplicate:
+        counts["left_out"] = counts.pop("copies")
     return Manifest(
         kind=kind,
         storage=_settings(work),
@@ -87,7 +88,7 @@ def _manifest(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
-        duplicates={"left_out": len(copies)} if counts and work.storage.deduplicate else counts,
+        duplicates=counts,
     )
 
 
@@ -145,8 +146,6 @@ def _check_keys(listed: Sequence[Image]) -> None:
     """Compare keys by 8-byte hashes: a dictionary of all keys might not fit into memory."""
     hashes = np.zeros(len(listed), np.uint64)
     for number, image in enumerate(listed):
-        if len(image.key.encode()) > MAX_KEY_BYTES:
-            raise ValueError(f"the name of {image.place} is longer than {MAX_KEY_BYTES} bytes; rename it")
         hashes[number] = hash_of(image.key)
     places: dict[str, str] = {}
     for number in np.flatnonzero(np.isin(hashes, repeated(hashes))).tolist():

@@ -111,7 +111,8 @@ def check_labels(splits: Splits, expected: Labels) -> list[int]:
         The number of labelled training images, and of validation images.
 
     Raises:
-        ValueError: they contradict each other, there is only one class, or a split has no labels.
+        ValueError: they contradict each other, there is only one class, a split has no labels, or a class has
+            no training image.
     """
     counts = [sum(image.label != UNLABELLED for image in images) for images in (splits.train, splits.val)]
     labelled, listed = sum(counts), len(splits.train) + len(splits.val)
@@ -131,6 +132,11 @@ def check_labels(splits: Splits, expected: Labels) -> list[int]:
             raise ValueError(
                 f"no {name} image has a label; label some, or choose dataset.labels=none without labels"
             )
+    trained = {image.label for image in splits.train}
+    if untrained := [name for label, name in enumerate(splits.classes) if label not in trained]:
+        raise ValueError(
+            f"class {untrained[0]} has no training image; move one from validation, or remove the class"
+        )
     return counts
 
 

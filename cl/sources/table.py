@@ -23,7 +23,14 @@ from cl.runtime.stores import is_url
 from cl.runtime.tables import with_formula
 from cl.sources import UNLABELLED, OwnImages, Splits, place
 from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import check_class, held_out, images_below, share_of_few, wrong_suffix
+from cl.sources._shared.trees import (
+    check_class,
+    held_out,
+    images_below,
+    number_of,
+    share_of_few,
+    wrong_suffix,
+)
 
 DEFAULT = ("images.csv", "images.parquet")
 # The columns and their synonyms, without case, plural, spaces and punctuation.
@@ -88,12 +95,18 @@ class Row(NamedTuple):
     group: str | None
     split: str | None
 
+    @property
+    def unit(self) -> str:
+        """What stays in one split: the group, or the path of an image without one."""
+        return self.group or str(self.path)
+
 
 def splits(config: Config, raw: Path) -> Splits:
     """List the images of the table; classes are sorted by name.
 
     An image without a split joins the split of its group. If no image of the group has one, a hash of the
-    group's name decides; without a group, a hash of the path.
+    group's name decides; without a group, a hash of the path. Each class keeps for training
+    what would be held out last.
 
     Raises:
         ValueError: the table is missing or damaged, lacks a column, or has two for one; or a row is wrong.
@@ -113,17 +126,17 @@ def splits(config: Config, raw: Path) -> Splits:
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
-    labelled = [row.group or str(row.path) for row in rows if row.label is not None]
-    few, share = set(labelled) or {row.group or str(row.path) for row in rows}, config.holdout
+    labelled = [row.unit for row in rows if row.label is not None]
+    few, share = set(labelled) or {row.unit for row in rows}, config.holdout
     if not any(row.split for row in rows):
         rare = 0 < 2 * len(labelled) < len(rows)
         share = share_of_few(labelled, share, LEAST_LABELLED) if rare else share_of_few(few, share)
+    kept = _kept_for_training(rows, group_splits)
     for row in rows:
         path, group = str(row.path), row.group or ""
         keys.add(path)
-        name = group or path
-        by_hash = "val" if held_out(name, share if name in few else config.holdout) else "train"
-        split = row.split or group_splits.get(group) or by_hash
+        is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
+        split = row.split or group_splits.get(group) or ("val" if is_val else "train")
         listed[split].add(path, None, labels.get(row.label, UNLABELLED), group)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
@@ -234,6 +247,17 @@ def on_disk(folder: Path, name: str) -> str:
         return name
     forms = (name, normalize("NFC", name), normalize("NFD", name))
     return next((form for form in forms if (folder / form).exists()), name)
+
+
+def _kept_for_training(rows: list[Row], group_splits: dict[str, str]) -> set[str]:
+    """A group, or an image without one, of each class: one in training by the table, or the last held out."""
+    last: dict[str, tuple[int, str]] = {}
+    for row in rows:
+        if row.label is not None:
+            given = row.split or group_splits.get(row.group or "")
+            rank = number_of(row.unit) if given is None else 2**64 if given == "train" else -1
+            last[row.label] = max((rank, row.unit), last.get(row.label, (-1, "")))
+    return {unit for _, unit in last.values()}
 
 
 def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:

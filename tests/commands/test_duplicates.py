@@ -87,6 +87,7 @@ def test_equal_files_are_one_group(planted, tmp_path) -> None:
     for number in range(4):
         content = planted.folder / f"train/{'coffee' if number < 3 else 'rocket'}.png"
         (tmp_path / f"{number}.png").write_bytes(content.read_bytes())
+    Picture.effect_noise((70_000, 40), 99).save(tmp_path / "wider than a JPEG may be.png")
     cl.embed(tmp_path, encoder=planted.encoder, to=tmp_path / "features.parquet")
     found = cl.duplicates(tmp_path / "features.parquet", encoder=planted.encoder)
     assert [(copy.group, copy.name) for copy in found] == [(1, "0.png"), (1, "1.png"), (1, "2.png")]

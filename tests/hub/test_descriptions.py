@@ -71,6 +71,26 @@ def test_a_checkpoint_of_timms_training_names_its_network(tmp_path) -> None:
         start.from_backbone(found.network, found.config, {}).load_backbone(found.network, config)
 
 
+def test_a_checkpoints_architecture_may_lack_the_size_of_images_and_the_pooling(tmp_path) -> None:
+    """Unlike a description beside it, which must fit."""
+    theirs = network("vit_tiny_patch16_224", img_size=64, global_pool="avg")
+    torch.save({"arch": "vit_tiny_patch16_224", "state_dict": theirs.state_dict()}, tmp_path / "a.pth")
+    found = foreign.load(f"{tmp_path}/a.pth")
+    torch.testing.assert_close(found.network(IMAGES), pooled(theirs), rtol=0, atol=1e-5)
+    (tmp_path / "config.json").write_text('{"architecture": "vit_tiny_patch16_224"}')
+    with pytest.raises(ValueError, match="224 px: it "):
+        foreign.load(f"{tmp_path}/a.pth")
+
+
+def test_a_head_of_another_program_is_left_out(tmp_path) -> None:
+    """MoCo's, in place of the classifier, of a network that only its name describes."""
+    theirs = network("test_resnet", num_classes=0)
+    tensors = theirs.state_dict() | {"fc.0.weight": torch.zeros(8, 8), "fc.2.weight": torch.zeros(8, 8)}
+    torch.save({"arch": "test_resnet", "state_dict": below("module.encoder_q.", tensors)}, tmp_path / "a.pth")
+    found = foreign.load(f"{tmp_path}/a.pth")
+    torch.testing.assert_close(found.network(IMAGES), pooled(theirs), rtol=0, atol=1e-6)
+
+
 def test_a_description_of_another_network_is_refused(tmp_path) -> None:
     (tmp_path / "config.json").write_text('{"architecture": "test_convnext"}')
     torch.save(network("test_efficientnet").state_dict(), tmp_path / "a.pth")

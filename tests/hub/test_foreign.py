@@ -98,8 +98,12 @@ def test_a_backbone_of_solo_learn_for_small_images_keeps_its_padding(tmp_path) -
     theirs = torchvision_network()
     theirs.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
     theirs.maxpool = nn.Identity()
-    torch.save(solo_learn(theirs.state_dict()), tmp_path / "cifar.ckpt")
+    content = solo_learn(theirs.state_dict())
+    torch.save(content, tmp_path / "cifar.ckpt")
     torch.testing.assert_close(foreign.load(f"{tmp_path}/cifar.ckpt").network(IMAGES), features(theirs))
+    torch.save(content["state_dict"], tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="does not show whether .* pads .*by 2, as solo-learn; write"):
+        foreign.load(f"{tmp_path}/other.pth")
 
 
 def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:

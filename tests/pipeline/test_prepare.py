@@ -199,7 +199,7 @@ def test_warnings_of_pillow_are_not_printed(template, tmp_path) -> None:
     damaged = exif.tobytes()[:20] + b"\xff" * 4
     content = file_of(photograph(), exif=damaged)
     with pytest.warns(UserWarning):
-        images.read(content, upright=True)
+        images.decode(content, upright=True)
     (folder / "exif.jpg").write_bytes(content)
     command = [sys.executable, "-m", "pipeline.prepare"]
     environment = {**os.environ, "CL_RAW": "raw", "PYTHONPATH": str(ROOT)}

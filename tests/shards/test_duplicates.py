@@ -39,19 +39,28 @@ def test_copies_are_listed_with_the_first_image_of_their_content(tmp_path, tile)
     assert reader.manifest.duplicates == {"copies": 4, "in_other_split": 1, "with_other_label": 0}
 
 
-def test_copies_with_another_label_are_counted(tmp_path) -> None:
-    (tmp_path / "a.png").write_bytes(A)
-    listed = [Image(f"{label} {i}", tmp_path / "a.png", label) for label in (0, 1) for i in range(3)]
-    manifest = write_shards(Splits(["x", "y"], listed, listed[:1]), tmp_path / "shards", 2)
-    assert manifest.duplicates == {"copies": 6, "in_other_split": 1, "with_other_label": 3}
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_copies_with_another_label_are_counted(tmp_path, deduplicate) -> None:
+    """Not those without a label."""
+    for name, content in (("a", A), ("b", B), ("c", C)):
+        (tmp_path / f"{name}.png").write_bytes(content)
+    train = [
+        Image(f"{label} {i}", tmp_path / "a.png", label) for label in (0, 1, UNLABELLED) for i in range(3)
+    ]
+    val = [train[0], Image("c", tmp_path / "c.png", 0)]
+    train.append(Image("b", tmp_path / "b.png", 1))
+    manifest = write_shards(Splits(["x", "y"], train, val), tmp_path / "shards", 2, deduplicate=deduplicate)
+    copies = "left_out" if deduplicate else "copies"
+    assert manifest.duplicates == {copies: 9, "in_other_split": 1, "with_other_label": 3}
 
 
 def test_deduplicate_keeps_the_first_training_before_validation(tmp_path) -> None:
     reader = stored(tmp_path, TRAIN, VAL, deduplicate=True)
     assert {*reader.keys.tolist()} == {b"a", b"b again"}
     assert Reader(tmp_path / "shards", "val").keys.tolist() == [b"c again"]
-    assert reader.manifest.duplicates == {"left_out": 5}  # x.png among them: it has the bytes of broken.png
-    assert rows(tmp_path) == [*COPIES[:2], ["x", "train", "broken", "train"], *COPIES[2:]]
+    assert reader.manifest.duplicates == {"left_out": 5, "in_other_split": 1, "with_other_label": 0}
+    broken = ["x", "train", "broken", "train"]  # before they are read, they count as copies
+    assert rows(tmp_path) == [*COPIES[:2], broken, *COPIES[2:]]
 
 
 def labelled_as(folder: Path, **labels: tuple[int, bytes]) -> list[Image]:

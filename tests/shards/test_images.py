@@ -6,6 +6,7 @@ import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from PIL import Image as Picture
 from PIL import ImageOps
 
 from benchmarks.memory import growth
-from cl.shards import images
-from cl.sources import Storage
+from cl.shards import images, tiles
+from cl.sources import RawImage, Storage
 from cl.sources._shared import photographs
 from tests.support.pictures import COLOUR, FILES, file_of, mutated, photograph, png, with_orientation
 from tests.support.processes import start_fork
@@ -88,6 +89,20 @@ def test_damaged_exif_does_not_lose_the_image(form, exif) -> None:
     assert exif in content
     stored = images.encode(content, COPY.model_copy(update={"upright": True}))
     assert (stored.orientation, stored.content) == (1, content)
+
+
+@pytest.mark.parametrize("tile", [None, 20])
+def test_a_damaged_png_is_refused_when_it_is_turned(tile) -> None:
+    """Pillow looks for EXIF behind the pixels, and gives the pixels before the damage when asked again."""
+    content = bytearray(file_of(photograph(40, 30), "PNG"))
+    content[len(content) // 2] ^= 255
+    storage = COPY.model_copy(update={"upright": True, "tile": tile})
+    whole = RawImage("a", Path("a"), 0, np.empty(0))
+    cut = [tiles.Tile("a_0_0", Path("a"), 0, whole, (0, 0, 20, 20))]
+    with pytest.raises(OSError, match="broken data stream"):
+        list(tiles.encode(content, cut, storage, {})) if tile else images.encode(content, storage)
+    with pytest.raises(OSError, match="broken data stream"):
+        images.decode(content, upright=True)
 
 
 def large(form: str) -> bytes:

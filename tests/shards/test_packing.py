@@ -28,7 +28,9 @@ def test_skipped_images_do_not_shift_keys_labels_or_pixels(tmp_path, shard_image
         image = files[key.decode()]
         assert label == image.label
         assert reader.read(position) == image.read()
-        assert np.array_equal(reader.pixels(position), images.decode(image.read(), reader.manifest.levels))
+        assert np.array_equal(
+            reader.pixels(position), images.decode(image.read(), levels=reader.manifest.levels)
+        )
     shards = [shard.name for split in reader.manifest.splits.values() for shard in split.shards]
     assert shards == sorted(path.name for path in (tmp_path / "shards").glob("*.tar"))
     assert min(shard.images for shard in reader.manifest.splits["train"].shards) > 0

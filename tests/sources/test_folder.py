@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cl.sources import Splits, folder
+from cl.sources._shared.trees import summary
 from tests.support.pictures import picture_file, tree
 
 
@@ -97,6 +98,22 @@ def test_class_folders_and_images_may_be_links(root, tmp_path) -> None:
     found = listed(root)
     assert (keys(found), found.left_out.total()) == ([*PLAIN, "dog/2"], 0)
     assert found.train[-1].read() == (tmp_path / "elsewhere/0.jpg").read_bytes()
+
+
+def test_a_change_behind_a_link_is_noticed(root, tmp_path) -> None:
+    """Each file counts once, even with a link that leads to a loop, which listing refuses."""
+    shutil.move(root / "train", tmp_path / "elsewhere")
+    (root / "train").symlink_to(tmp_path / "elsewhere")
+    shutil.move(root / "val/cat", tmp_path / "cats")
+    (root / "val/cat").symlink_to(tmp_path / "cats")
+    (root / "val/dog/2.jpg").symlink_to(tmp_path / "image.jpg")
+    (root / "val/dog/loop").symlink_to(root)
+    seen = {summary(root)}
+    for file in ("elsewhere/dog/new.jpg", "cats/new.jpg", "image.jpg"):
+        picture_file(tmp_path / file)
+        seen.add(summary(root))
+    assert len(seen) == 4
+    assert summary(root).startswith("11 files, ")
 
 
 @pytest.mark.parametrize("target", ["../cat", "..", "/"])

@@ -134,7 +134,7 @@ def test_a_tree_of_images_is_listed_without_labels(raw, tmp_path) -> None:
 
 
 def test_folders_of_the_system_are_left_out(raw, tmp_path) -> None:
-    """Thumbnails and deleted pictures, at any depth."""
+    """Thumbnails and deleted pictures, at any depth; they are not opened, since only root may open some."""
     for folder in (
         "@eaDir/1.png",
         "a/@eaDir/2.png",
@@ -143,10 +143,11 @@ def test_folders_of_the_system_are_left_out(raw, tmp_path) -> None:
         "__MACOSX",
         "Lost+Found",
     ):
-        picture_file(raw / "own" / folder / "thumb.png")
+        for name in ("thumb.png", "other.png"):
+            picture_file(raw / "own" / folder / name)
     found = unlabelled.splits(settings(tmp_path, "unlabelled", "dataset.holdout=0.3"), raw)
     assert len(found.train) + len(found.val) == 40
-    assert found.left_out["in folders of the system, such as @eaDir"] == 6
+    assert found.left_out["of the system, such as @eaDir"] == 6
 
 
 def test_an_image_keeps_its_split_when_others_are_added(raw, tmp_path) -> None:
@@ -334,8 +335,8 @@ def test_a_wrong_table_is_refused(text, message, raw, tmp_path) -> None:
     ("labels", "expected", "message"),
     [
         ([0, 1], "none", "labels=none, but 4 of 4 images .*; choose dataset.labels=all"),
-        ([0, UNLABELLED], "none", "labels=none, but 2 of 4 images .*; choose dataset.labels=some"),
-        ([0, UNLABELLED], "all", "labels=all, but 2 of 4 images .*; choose dataset.labels=some"),
+        ([0, 1, UNLABELLED], "none", "labels=none, but 4 of 6 images .*; choose dataset.labels=some"),
+        ([0, 1, UNLABELLED], "all", "labels=all, but 4 of 6 images .*; choose dataset.labels=some"),
         ([UNLABELLED] * 2, "some", "labels=some, but 0 of 4 images .*; choose dataset.labels=none"),
     ],
 )
@@ -343,7 +344,8 @@ def test_labels_must_be_as_promised(labels, expected, message) -> None:
     images = [Image(str(number), Path("a.png"), label) for number, label in enumerate(labels)]
     with pytest.raises(ValueError, match=message):
         check_labels(Splits(["cat", "dog"], images, images), expected)
-    check_labels(Splits(["cat", "dog"], images, images), message[-4:].lstrip("="))
+    classes = ["cat", "dog"] if 0 in labels else []
+    check_labels(Splits(classes, images, images), message[-4:].lstrip("="))
 
 
 def test_one_class_is_no_label() -> None:
@@ -356,6 +358,25 @@ def test_a_split_without_any_label_is_refused() -> None:
     labelled, unlabelled = ([Image("a", Path("a.png"), label)] for label in (0, UNLABELLED))
     with pytest.raises(ValueError, match="no validation image has a label; label some"):
         check_labels(Splits(["cat", "dog"], labelled, unlabelled), "some")
+
+
+def test_every_class_keeps_a_training_image(raw, tmp_path) -> None:
+    """Unless the table holds out all its images; what the table has for training needs no other image."""
+    rows = [
+        f"{number}.png,{number // 2},{f'g{number // 2}' if number < 50 else ''}," for number in range(100)
+    ]
+    rows += ["x.png,given,,train", "y.png,given,,"]
+    found = []
+    for order in (rows, rows[::-1]):
+        write(raw, "\n".join(["path,label,group,split", *order]))
+        found.append(listed(raw, tmp_path, "dataset.holdout=0.9"))
+        check_labels(found[-1], "all")
+    assert "y.png" in names(found[0].val, raw)
+    assert names(found[0].train, raw) == names(found[1].train, raw)
+    assert len(found[0].val) > 25
+    write(raw, "\n".join(["path,label,group,split", *rows, "z.png,apart,,val"]))
+    with pytest.raises(ValueError, match="class apart has no training image; move one"):
+        check_labels(listed(raw, tmp_path), "all")
 
 
 def test_groups_come_back_from_the_shards(raw, tmp_path) -> None:

@@ -18,6 +18,7 @@ from cl.runtime.stores import is_url
 from cl.sources import UNLABELLED, Image, StoredImage
 
 RUN = 100_000  # lines sorted in memory at a time
+MAX_KEY_BYTES = 200  # the longest key decides how much memory each takes
 
 
 def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[str]:
@@ -35,8 +36,8 @@ def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[
 class Keys:
     """The keys of images at relative paths: without suffixes, unless two images would then share a key.
 
-    WebDataset splits a name at its first dot, so other dots become underscores. Each path takes 8 bytes until
-    all have been added, then nothing.
+    WebDataset splits a name at its first dot, so other dots become underscores. A hash replaces the end of a
+    long key. Each path takes 8 bytes until all have been added, then nothing.
     """
 
     def __init__(self) -> None:
@@ -54,12 +55,19 @@ class Keys:
             self._hashes = array("Q")
         key = _without_suffix(name)
         if self._repeated and hash_of(key) in self._repeated:
-            return f"{key}_{name.rpartition('.')[2]}"
-        return key
+            key = f"{key}_{name.rpartition('.')[2]}"
+        return _shortened(key)
 
 
 def _without_suffix(name: str) -> str:
     return name.rpartition(".")[0].replace(".", "_")
+
+
+def _shortened(key: str) -> str:
+    if len(encoded := key.encode()) <= MAX_KEY_BYTES:
+        return key
+    end = f"_{hash_of(key):016x}"
+    return encoded[: MAX_KEY_BYTES - len(end)].decode(errors="ignore") + end
 
 
 def hash_of(key: str) -> int:

@@ -52,8 +52,8 @@ def images_below(root: Path, folder: str, left_out: Counter[str]) -> Iterator[tu
 
 def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
     """The images in a local folder and its subfolders: paths relative to the folder, and `status_of` each."""
-    for entry, inside in _entries_below(root):
-        if reason := inside or _why_left_out(entry):
+    for entry in _entries_below(root):
+        if reason := _why_left_out(entry):
             left_out[reason] += 1
             continue
         name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
@@ -82,24 +82,21 @@ def _objects_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, st
             yield name, status
 
 
-def _entries_below(folder: Path, inside: str = "") -> Iterator[tuple[os.DirEntry[str], str]]:
-    """The files in a folder and its subfolders, each with the reason if its folder is left out.
-
-    A hidden folder counts as one file.
-    """
+def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """The files in a folder and its subfolders; hidden and system folders count as files and stay closed."""
     with os.scandir(folder) as entries:
         for entry in entries:
             check_name(entry.path)
-            visible = not entry.name.startswith(".")
+            visible = not why_hidden(entry.name)
             if visible and entry.is_dir(follow_symlinks=False):
-                yield from _entries_below(Path(entry.path), inside or why_hidden(entry.name))
+                yield from _entries_below(Path(entry.path))
                 continue
-            if visible and not inside and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as below
+            if visible and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as below
                 raise ValueError(
                     f"{entry.path} is a link to a folder, which may lead to a loop; "
                     "put the images there instead"
                 )
-            yield entry, inside
+            yield entry
 
 
 def _why_left_out(entry: os.DirEntry[str]) -> str:
@@ -118,7 +115,7 @@ def why_hidden(name: str) -> str:
     """Why the name of a file or folder leaves it out; empty if it does not."""
     if name.startswith("."):
         return "hidden"
-    return "in folders of the system, such as @eaDir" if name.casefold() in SYSTEM else ""
+    return "of the system, such as @eaDir" if name.casefold() in SYSTEM else ""
 
 
 def wrong_suffix(path: PurePath) -> str:
@@ -148,14 +145,19 @@ def check_name(path: str) -> None:
 def summary(root: Path) -> str:
     """The number of files below a folder, and a hash of their names and of the sizes of the first SIZED.
 
-    On a network, millions of sizes would take minutes. Hidden files and system folders do not count.
+    On a network, millions of sizes would take minutes. Hidden files and system folders do not count. A folder
+    that several links lead to counts once.
     """
-    count, digest = 0, hashlib.sha256()
-    for folder, folders, files in os.walk(root):
+    count, digest, seen = 0, hashlib.sha256(), set[str]()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        if (place := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(place)
         folders[:] = sorted(name for name in folders if not why_hidden(name))
         for name in sorted(name for name in files if not why_hidden(name)):
             path = f"{folder}/{name}"
-            size = os.lstat(path).st_size if count < SIZED else 0
+            size = status_of(Path(path)).partition(" ")[0] if count < SIZED else 0
             digest.update(f"{path.removeprefix(str(root))}\0{size}\n".encode(errors="surrogateescape"))
             count += 1
     return f"{count} files, {digest.hexdigest()}"
@@ -176,10 +178,11 @@ def held_out(name: str, share: float) -> bool:
 
     Only the name decides: with the same share, adding images moves no other image.
     """
-    return _number(name) < share * 2**64
+    return number_of(name) < share * 2**64
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
+    """A 64-bit hash; the smallest numbers are held out."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
 
 
@@ -192,5 +195,5 @@ def share_of_few(names: Collection[str], share: float, least: int = LEAST) -> fl
     if len(names) >= 20 * least or len(names) < 3:
         return share
     least = min(least, len(names) // 3)
-    last = sorted(map(_number, names))[least - 1]
+    last = sorted(map(number_of, names))[least - 1]
     return max(share, math.nextafter(last / 2**64, 1))
