@@ -64,6 +64,11 @@ def export(
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     text = _check(format, path, license, card)
     found = foreign.load(fspath(encoder), prefix)
+    if found.deviation and format != "onnx":
+        raise ValueError(
+            f"{encoder} is a {found.config.title} {found.deviation}, which {format} cannot express; "
+            "choose onnx"
+        )
     transform = transform_in(found.metadata, fspath(encoder))
     metadata = {"network": found.config.model_dump_json(), "transform": transform.model_dump_json()}
     exported = Exported(path, found.config.title, found.network.fc_features, _inputs(transform))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision
+from safetensors.torch import save_file
 
 import cl
 from cl.networks import backbones
@@ -58,9 +60,18 @@ def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_p
 def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None:
     save_small(tmp_path / "encoder.safetensors")
     of = ("--encoder", str(tmp_path / "encoder.safetensors"))
+    padded = tmp_path / "padded/encoder.safetensors"
+    padded.parent.mkdir()
+    network = torchvision.models.resnet18()
+    network.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, padding=2, bias=False)
+    save_file(network.state_dict(), padded)
+    (padded.parent / "config.json").write_text('{"model_args": {"stem_padding": 2}}')
     mistakes = {
         "models/backbone.safetensors does not exist": ["onnx"],
         "timm does not know the": ["timm", *of],
+        "with wider padding of the first convolution, which hub cannot express; choose onnx": [
+            *("hub", "--encoder", str(padded))
+        ],
         "--license mit is only for hub, not for timm; leave it out": ["timm", "--license", "mit", *of],
         "--license cc: by is not a license name": ["hub", "--license", "cc: by", *of],
         "no file --card none.md": ["hub", "--card", "none.md", *of],
