@@ -120,9 +120,12 @@ class Context:
 
     @torch.no_grad()
     def negatives(self) -> int | None:
-        """The number of negatives per query in training; None if the method uses none."""
-        term = self.method(next(self._batches(self.views, self.batch_size, 1)))[0]
-        return int(term.negative_counts.amax()) if isinstance(term, Contrast) else None
+        """The number of negatives per query in training; None unless all terms are alike and unweighted."""
+        terms = self.method(next(self._batches(self.views, self.batch_size, 1)))
+        if any(type(term) is not Contrast or term.weight != 1 for term in terms):
+            return None
+        counts = {int(term.negative_counts.amax()) for term in terms}
+        return counts.pop() if len(counts) == 1 else None
 
     def temperature(self, own: float | None) -> float:
         """The analysis's own temperature, else training's, else 1 (BYOL and SimSiam have none)."""
