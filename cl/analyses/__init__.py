@@ -76,12 +76,17 @@ class Context:
     out: Path
 
     def by_epoch(self) -> Iterator[tuple[int, Self]]:
-        """Contexts of the kept epochs, in order, then the finished one; use each before taking the next."""
+        """Contexts of the kept epochs, in order, then the finished one; use each before taking the next.
+
+        If the last epoch was kept, the finished method has the start's backbone instead, and is left out.
+        """
         method = copy.deepcopy(self.method) if self.kept else self.method
         for epoch, path in sorted(self.kept.items()):
             load_state(method, load_tensors(path)[0], path, "run `dvc repro pretrain`")
             yield epoch, replace(self, method=method)
-        yield int(self.epochs[-1]["epoch"]), self
+        last = int(self.epochs[-1]["epoch"])
+        if last not in self.kept:
+            yield last, self
 
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:

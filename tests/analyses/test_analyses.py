@@ -124,6 +124,8 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
         assert not (context.out / "by_epoch_margin.chart.json").exists()
         kept[epoch] = tmp_path / f"{epoch}.safetensors"
         save_tensors(context.method.state_dict(), kept[epoch])
+    rejected = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
+    assert [epoch for epoch, _ in rejected.by_epoch()] == [3, 20, 40], "no second context for epoch 40"
     del kept[40]
     context = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
     found = gradient_norm.analyze(settings, context)
