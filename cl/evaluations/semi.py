@@ -14,7 +14,7 @@ from cl.console.wording import counted
 from cl.data.order import plan_of
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
-from cl.data.views import View
+from cl.data.views import SingleView
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
@@ -54,7 +54,7 @@ class Config(EvaluationConfig):
     seeds: Seeds | None
     optim: Training
     from_scratch: Training
-    views: dict[str, View] = Field(min_length=1, max_length=1, description="the training view")
+    views: dict[str, SingleView] = Field(min_length=1, max_length=1, description="the training view")
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:

@@ -42,6 +42,7 @@ BYOL = {"method": method("byol"), "loss": {"kind": "cosine"}, "temperature": Non
 JCL = {"kind": "jcl", "strength": 4, "ramp": True}
 CUT = FAST.model_dump()
 ADAMW = {"optim.kind": "adamw", "optim.betas": [0.9, 0.99]}
+SUPERVISED = "baselines.supervised.training"
 VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
 
 
@@ -86,6 +87,10 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"views.random.area": [1.0, 0.2]}, r"\[1.0, 0.2\] must be an ascending pair"),
         ({"views.random.blur.kernel": 4}, "kernel=4 must be an odd number"),
         ({"views.random.count": 1}, "simclr takes 2 views or more, found 1: 32 px"),
+        ({"evaluations.linear.views.crop.count": 4}, "linear.views.crop: count=4 must be 1"),
+        ({"evaluations.semi_1.views.crop.count": 4}, "semi_1.views.crop: count=4 must be 1"),
+        ({"evaluations.retrieval.views.random.count": 4}, "retrieval.views.random: count=4 must be 1"),
+        ({f"{SUPERVISED}.views.crop.count": 4}, "training.views.crop: count=4 must be 1"),
         ({"dataset.scenes.side": [10, 500]}, r"side=\[10, 500\] does not fit .*size=128"),
         ({"baselines.random.evaluations": ["knm"]}, "random.evaluations names knm, .*knn, linear.*choose"),
         ({f"{VOC}detector": "mask_rcnn_c4"}, "detector=mask_rcnn_c4 needs masks, .*kind=voc"),
