@@ -64,6 +64,11 @@ class Config(EvaluationConfig):
             raise ValueError(f"list={self.list}, list_md5={self.list_md5}: set both or neither")
         if self.list is None and self.list_url:
             raise ValueError(f"list_url={self.list_url} has no effect without a list")
+        if self.backbone_lr == 0 and self.layer_decay < 1:
+            raise ValueError(
+                f"layer_decay={self.layer_decay:g} has no effect with backbone_lr=0, which freezes the "
+                "backbone; choose layer_decay=1"
+            )
         return self
 
     def check(self, train: Reader, val: Reader) -> None:

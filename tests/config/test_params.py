@@ -63,6 +63,8 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         (BYOL | {"temperature": 0.1}, "temperature=0.1 .*method=byol; choose temperature=null"),
         (BYOL | {"method.predictor.out": 9}, "method: predictor.out=9 .*projector.out=5.*choose"),
         (BYOL | {"method.predictor.last_norm": "plain"}, "last_bias=true .*last_norm=plain; choose"),
+        ({"method.projector.hidden": []}, "leaves nothing for norm .*choose norm=false"),
+        ({"evaluations.semi_1.backbone_lr": 0, "evaluations.semi_1.layer_decay": 0.5}, "layer_decay=0.5 has"),
         ({"patches": CUT}, "simclr does not take .*patches=whole or method=byol or moco_v3"),
         ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose .*whole, combine"),
         ({"patches": CUT | {"choose": 5}}, "choose=5 must be at most 4"),
