@@ -106,8 +106,6 @@ class Contrast:
 
     def squared_distances(self) -> Tensor:
         """(N, P): the squared distance of each positive pair, both scaled to length 1."""
-        if self.negatives.unit:
-            return 2 - self.positive_logits() * (2 * self.temperature)
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)
         return 2 - 2 * torch.einsum("nd,npd->np", queries, positives)
 
