@@ -46,12 +46,15 @@ def test_a_step_of_simclr_holds_no_matrix_of_all_pairs(name) -> None:
         ("simo", {"negatives": 2, "sampling": "shared"}, 2),
         ("nnclr", {}, 6 - 1),
         ("byol", {}, None),
+        ("swav", {}, None),
     ],
 )
-def test_a_run_says_how_many_negatives_a_query_has(kind, option, count) -> None:
-    task = task_of(build(kind, **option))
+def test_a_run_says_how_many_images_are_negatives_of_a_query(kind, option, count) -> None:
+    """Also if it resumes after its last step."""
+    task, resumed = task_of(build(kind, **option)), task_of(build(kind, **option))
     task(batch_of(views(6)))
-    assert task.negatives == count
+    resumed.load_state_dict(task.state_dict())
+    assert task.negatives == resumed.negatives == count
 
 
 def test_terms_count_by_their_weights(monkeypatch) -> None:

@@ -43,6 +43,7 @@ class PrototypeMethod(BaseMethod):
         epoch: scalar int64, the current epoch.
     """
 
+    negatives_are_images = False
     epoch: Tensor
 
     def __init__(self, config: PrototypeConfig, setup: Setup) -> None:
