@@ -37,6 +37,9 @@ class PretrainingTask(Task):
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
         set_groups(method, method.bn_groups)
         self.progress = 0.0
+        self.remedy = "Lower optim.base_lr or lengthen optim.warmup_epochs"
+        if method.temperature:
+            self.remedy += ", or raise the temperature"
         self.has_groups = False
         self.register_buffer("without_negatives", torch.zeros((), dtype=torch.int64))
         self.register_buffer("most_negatives", torch.tensor(-1))
