@@ -63,10 +63,12 @@ def run(name: str, encoder: Encoder, params: Params, notes: dict[str, Any]) -> N
 
 
 def load(params: Params) -> Encoder:
-    """The pretrained backbone with its projector."""
+    """The pretrained backbone with its projector, unless the run handed over the backbone it started from."""
     backbone = backbones.load(params.backbone, locations.BACKBONE)
+    tensors, metadata = load_tensors(locations.METHOD)
+    if metadata["epochs"] == "0":  # the projector was trained on other features
+        return Encoder(backbone)
     projector = params.method.build_projector(backbone.fc_features)
-    tensors, _ = load_tensors(locations.METHOD)
     projector.load_state_dict(below(tensors, f"{params.method.evaluated[1]}."))
     return Encoder(backbone, heads={"embedding": projector})
 

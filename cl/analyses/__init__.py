@@ -76,12 +76,17 @@ class Context:
     out: Path
 
     def by_epoch(self) -> Iterator[tuple[int, Self]]:
-        """Contexts of the kept epochs, in order, then the finished one; use each before taking the next."""
+        """Contexts of the kept epochs, in order, then the finished one; use each before taking the next.
+
+        If the last epoch was kept, the finished method has the start's backbone instead, and is left out.
+        """
         method = copy.deepcopy(self.method) if self.kept else self.method
         for epoch, path in sorted(self.kept.items()):
             load_state(method, load_tensors(path)[0], path, "run `dvc repro pretrain`")
             yield epoch, replace(self, method=method)
-        yield int(self.epochs[-1]["epoch"]), self
+        last = int(self.epochs[-1]["epoch"])
+        if last not in self.kept:
+            yield last, self
 
     @torch.no_grad()
     def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
@@ -120,9 +125,12 @@ class Context:
 
     @torch.no_grad()
     def negatives(self) -> int | None:
-        """The number of negatives per query in training; None if the method uses none."""
-        term = self.method(next(self._batches(self.views, self.batch_size, 1)))[0]
-        return int(term.negative_counts.amax()) if isinstance(term, Contrast) else None
+        """The number of negatives per query in training; None unless all terms are alike and unweighted."""
+        terms = self.method(next(self._batches(self.views, self.batch_size, 1)))
+        if any(type(term) is not Contrast or term.weight != 1 for term in terms):
+            return None
+        counts = {int(term.negative_counts.amax()) for term in terms}
+        return counts.pop() if len(counts) == 1 else None
 
     def temperature(self, own: float | None) -> float:
         """The analysis's own temperature, else training's, else 1 (BYOL and SimSiam have none)."""

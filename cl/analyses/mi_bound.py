@@ -31,7 +31,8 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     """f(K) = log(1 + K e^(m / tau)) - L = log(1 + alpha) - L, nats, m = tau log(alpha / K) (EqCo, sec. 2.1).
 
     Without margin, alpha is K. The bound cannot exceed its first term. One chart shows it by K for the
-    finished encoder; for InfoNCE, another shows it by epoch, with L from the training log and training's K.
+    finished encoder; another shows it by epoch, with L from the training log and training's K, if the loss
+    is InfoNCE and all of the method's terms are alike (in PIRL, CLD and Local Aggregation, they are not).
     The method provides the queries: in NNCLR, the nearest neighbours.
 
     Returns:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny
 
-from cl.data.views import View
+from cl.data.views import SingleView, View
 from cl.detection.config import Config as Transfer
 from cl.losses import LossConfig
 from cl.methods import MethodConfig
@@ -55,7 +55,7 @@ class SupervisedTraining(BaseConfig):
     """How a supervised baseline is trained."""
 
     optim: optim.Config
-    views: dict[str, View] = Field(min_length=1, max_length=1)
+    views: dict[str, SingleView] = Field(min_length=1, max_length=1)
 
 
 class Baseline(BaseConfig):

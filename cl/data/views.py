@@ -7,12 +7,12 @@ number of workers or processes, or on resuming.
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from cl.runtime.base_config import BaseConfig, Range, Sizes
 
@@ -129,6 +129,15 @@ class View(BaseConfig):
                 "jigsaw.side / jigsaw.grid; choose a smaller size"
             )
         return self
+
+
+def _one_per_image(view: View) -> View:
+    if view.count != 1:
+        raise ValueError(f"count={view.count} must be 1, as only one view of an image is used")
+    return view
+
+
+SingleView = Annotated[View, AfterValidator(_one_per_image)]
 
 
 class ColourParams(NamedTuple, Generic[Value]):

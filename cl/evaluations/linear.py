@@ -14,7 +14,7 @@ from cl.console.wording import counted
 from cl.data.order import Plan, plan_of, reduced
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
-from cl.data.views import View
+from cl.data.views import SingleView
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.layers import LastBlocks, last_blocks
 from cl.evaluations._shared.shares import classify, share
@@ -55,7 +55,7 @@ class Config(EvaluationConfig):
     weight_decays: list[Annotated[float, Field(ge=0)]]
     seeds: Seeds | None
     optim: optim.Config
-    views: dict[str, View] = Field(max_length=1, description="the training view, if features=augmented")
+    views: dict[str, SingleView] = Field(max_length=1, description="the training view, if features=augmented")
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

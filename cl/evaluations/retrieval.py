@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cl.data.order import Plan
 from cl.data.sets import EvalSet, TrainSet
-from cl.data.views import View
+from cl.data.views import SingleView
 from cl.evaluations import Context, EvaluationConfig
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import BATCH, extract_all, extract_views
@@ -26,7 +26,9 @@ class Config(EvaluationConfig):
     needs_labels: ClassVar = False
     kind: Literal["retrieval"]
     queries: int = Field(gt=0)
-    views: dict[str, View] = Field(min_length=1, max_length=1, description="the view to find the image by")
+    views: dict[str, SingleView] = Field(
+        min_length=1, max_length=1, description="the view to find the image by"
+    )
 
     @property
     def title(self) -> str:

@@ -14,7 +14,7 @@ from cl.console.wording import counted
 from cl.data.order import plan_of
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
-from cl.data.views import View
+from cl.data.views import SingleView
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
@@ -54,7 +54,7 @@ class Config(EvaluationConfig):
     seeds: Seeds | None
     optim: Training
     from_scratch: Training
-    views: dict[str, View] = Field(min_length=1, max_length=1, description="the training view")
+    views: dict[str, SingleView] = Field(min_length=1, max_length=1, description="the training view")
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
@@ -64,6 +64,11 @@ class Config(EvaluationConfig):
             raise ValueError(f"list={self.list}, list_md5={self.list_md5}: set both or neither")
         if self.list is None and self.list_url:
             raise ValueError(f"list_url={self.list_url} has no effect without a list")
+        if self.backbone_lr == 0 and self.layer_decay < 1:
+            raise ValueError(
+                f"layer_decay={self.layer_decay:g} has no effect with backbone_lr=0, which freezes the "
+                "backbone; choose layer_decay=1"
+            )
         return self
 
     def check(self, train: Reader, val: Reader) -> None:

@@ -26,5 +26,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """
     positive = contrast.positive_logits()  # (N, P)
     partition = torch.logaddexp(contrast.negative_log_partition()[:, None], positive)
-    rejected = torch.stack([contrast.negative_log_complement_sum(z) for z in partition.unbind(1)], 1)
+    each = zip(positive.unbind(1), partition.unbind(1), strict=True)
+    rejected = torch.stack([contrast.negative_log_complement_sum(s, z) for s, z in each], 1)
     return contrast.mean_over_queries(partition - positive - rejected)

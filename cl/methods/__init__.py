@@ -98,8 +98,11 @@ class BaseMethod(nn.Module):
 
     It updates its state after the optimizer's step (`after_step`). Random numbers come from
     `self.generator(purpose)`, so there is no hidden random state.
+
+    negatives_are_images: whether the negatives of its contrasts, if any, are embeddings of images.
     """
 
+    negatives_are_images: ClassVar[bool] = True
     step = 0  # set by the training task before `forward`
 
     def __init__(self, config: MethodConfig, setup: Setup) -> None:

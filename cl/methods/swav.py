@@ -37,6 +37,15 @@ class Config(PrototypeConfig):
             )
         return self
 
+    def check(self, batch_size: int, epochs: float) -> None:
+        """There must also be epochs that use the queue."""
+        super().check(batch_size, epochs)
+        if self.queue_epoch and self.queue_epoch >= epochs > 1:
+            raise ValueError(
+                f"queue_epoch={self.queue_epoch} leaves none of the {epochs:g} epochs to the queue; choose "
+                "an earlier one, or null for queue and queue_epoch"
+            )
+
 
 class Method(PrototypeMethod):
     """Algorithm 1 of SwAV, with codes of the first two views.

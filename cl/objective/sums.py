@@ -1,5 +1,6 @@
 """Sums over the negatives of a function of each logit."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -28,12 +29,17 @@ def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float, shif
 
 
 def log_complement_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
-    """(N,): sum over the negatives that count of log(1 - exp(q_i . k / temperature - shift_i)).
+    """(N,): sum over the negatives that count of log(1 - p_k), p_k = exp(q_i . k / temperature - shift_i).
 
-    If `shift` is the log-partition over all candidates, exp(...) is the probability of a negative. Every
-    logit must be smaller than its shift. Arguments as in `softplus_sum`.
+    Negatives with p_k > LARGEST are left out: rounding errors would decide their 1 - p_k. Arguments as in
+    `softplus_sum`; `shift` is the log-partition over all candidates.
     """
     return _sum(_LOG_COMPLEMENT, queries, negatives, temperature, shift)
+
+
+def probability_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
+    """(N,): sum of p_k over the negatives of which `log_complement_sum` sums log(1 - p_k)."""
+    return _sum(_PROBABILITY, queries, negatives, temperature, shift)
 
 
 class _Pointwise(NamedTuple):
@@ -50,10 +56,23 @@ _SOFTPLUS = _Pointwise(
     lambda x: torch.ops.aten.softplus.out(x, 1, LINEAR, out=x),
     torch.sigmoid_,
 )
+LARGEST = 0.75  # more than half, so only one candidate can be more probable, whatever is rounded
+
+
+def _negated_(x: Tensor) -> Tensor:
+    """-x in place, or infinity where e^x > LARGEST."""
+    return F.threshold(x.neg_(), -math.log(LARGEST), math.inf, inplace=True)
+
+
 _LOG_COMPLEMENT = _Pointwise(
-    lambda x: torch.log1p(-x.exp()),
-    lambda x: x.exp_().neg_().log1p_(),
-    lambda x: x.neg_().expm1_().neg_().reciprocal_(),  # -e^x / (1 - e^x) = 1 / (1 - e^-x)
+    lambda x: torch.log1p(-_negated_(x).neg().exp()),
+    lambda x: _negated_(x).neg_().exp_().neg_().log1p_(),
+    lambda x: _negated_(x).expm1_().neg_().reciprocal_(),  # -e^x / (1 - e^x) = 1 / (1 - e^-x)
+)
+_PROBABILITY = _Pointwise(
+    lambda x: _negated_(x).neg().exp(),
+    lambda x: _negated_(x).neg_().exp_(),
+    lambda x: _negated_(x).neg_().exp_(),
 )
 
 

@@ -12,7 +12,7 @@ from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.ring import of_all_ranks
-from cl.objective.sums import log_complement_sum, softplus_sum
+from cl.objective.sums import log_complement_sum, probability_sum, softplus_sum
 from cl.runtime.distributed import mean_over_ranks, ranks
 
 EPSILON = 1e-5  # added to variances, as batch norm does
@@ -54,9 +54,20 @@ class Contrast:
         """(N,): sum over the negatives that count of softplus(q . k / temperature - shift); shift is (N,)."""
         return softplus_sum(self.queries, self.negatives, self.temperature, shift)
 
-    def negative_log_complement_sum(self, shift: Tensor) -> Tensor:
-        """(N,): sum over the negatives that count of log(1 - exp(q . k / temperature - shift))."""
-        return log_complement_sum(self.queries, self.negatives, self.temperature, shift)
+    def negative_log_complement_sum(self, positive_logit: Tensor, partition: Tensor) -> Tensor:
+        """(N,): sum of log(1 - p_k) over the negatives that count, p the softmax over them and a positive.
+
+        1 - p_k of a negative with p_k > LARGEST is the sum of all other probabilities.
+
+        Args:
+            positive_logit: (N,).
+            partition: (N,), the log-partition over the positive and the negatives.
+        """
+        arguments = self.queries, self.negatives, self.temperature, partition
+        others = (positive_logit - partition).exp() + probability_sum(*arguments)
+        complement = others.where(others < 0.5, 1)  # `others` is 1 if there is no such negative
+        largest = complement.clamp(min=torch.finfo(others.dtype).tiny).log()
+        return log_complement_sum(*arguments) + largest
 
     @cached_property
     def negative_counts(self) -> Tensor:
@@ -95,8 +106,6 @@ class Contrast:
 
     def squared_distances(self) -> Tensor:
         """(N, P): the squared distance of each positive pair, both scaled to length 1."""
-        if self.negatives.unit:
-            return 2 - self.positive_logits() * (2 * self.temperature)
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)
         return 2 - 2 * torch.einsum("nd,npd->np", queries, positives)
 

@@ -29,7 +29,7 @@ class Config(BaseConfig):
     k: int = Field(gt=0)
     temperature: float = Field(gt=0)
     bank: int = Field(gt=0, description="training images")
-    queries: int = Field(gt=0, description="validation images")
+    queries: int = Field(gt=1, description="validation images")
 
     @model_validator(mode="after")
     def _enough(self) -> "Config":
@@ -37,10 +37,16 @@ class Config(BaseConfig):
             raise ValueError(f"k={self.k} must be at most bank={self.bank}; lower k or raise bank")
         return self
 
-    def check(self, train: Reader) -> None:
-        """Raises ValueError if the data has labels, but too few labelled images."""
+    def check(self, train: Reader, val: Reader) -> None:
+        """Raises ValueError if the data has too few images, or labels for too few of them."""
+        kind = ""
         if train.manifest.classes:
             check_k(self.k, len(train.labelled))
+            kind = "labelled "
+        if (found := len(val.evaluated(2))) < 2:
+            raise ValueError(
+                f"collapse is measured on at least 2 {kind}validation images, found {found}; hold out more"
+            )
 
     def for_few_images(self, train: Reader) -> Self:
         """The same parameters, reduced to what few labelled images allow."""
@@ -81,11 +87,11 @@ def measure_epoch(
         bank = EvalSet(train, transform, train.evaluated(config.bank))
         measured |= _knn(projector, config, features(bank), bank, queries, truth)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
-    measures = collapse.measures(embeddings) if len(chosen) > 1 else {}
+    measures = collapse.measures(embeddings)
     if task.has_groups:
         measures["queries_without_negatives"] = task.take_without_negatives()
     sizes = embeddings.shape[1], len(chosen)
-    warning = len(chosen) > 1 and collapse.alarm(measures, *sizes, negatives=bool(task.negatives))
+    warning = collapse.alarm(measures, *sizes, negatives=bool(task.negatives))
     if warning and trained >= collapse.FEWEST and task.progress > EARLY:
         progress.say(warning)
     return measured | measures

@@ -20,14 +20,15 @@ class PretrainingTask(Task):
 
     Attributes:
         alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
-        negatives: the largest number of negatives of a query in the first batch; None without negatives.
         has_groups: whether the data has groups.
         without_negatives: scalar, the number of queries on all ranks that groups left without negatives since
             the last `take_without_negatives`.
+        most_negatives: scalar, see `negatives`; -1 without any.
     """
 
     alignment: Tensor
     without_negatives: Tensor
+    most_negatives: Tensor
 
     def __init__(
         self, method: BaseMethod, loss: ModuleType, loss_config: BaseModel, scale: float, machine: Machine
@@ -36,9 +37,18 @@ class PretrainingTask(Task):
         self.method, self.loss, self.loss_config, self.scale = method, loss.loss, loss_config, scale
         set_groups(method, method.bn_groups)
         self.progress = 0.0
-        self.negatives: int | None = None
+        self.remedy = "Lower optim.base_lr or lengthen optim.warmup_epochs"
+        if method.temperature:
+            self.remedy += ", or raise the temperature"
         self.has_groups = False
         self.register_buffer("without_negatives", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("most_negatives", torch.tensor(-1))
+
+    @property
+    def negatives(self) -> int | None:
+        """The largest number of images that were negatives of a query; None without such terms."""
+        count = int(self.most_negatives)
+        return None if count < 0 else count
 
     def begin_epoch(self, epoch: int) -> None:
         self.method.begin_epoch(epoch)
@@ -64,8 +74,9 @@ class PretrainingTask(Task):
         self.largest_logit = reduce(torch.maximum, [term.largest_logit() for term in terms])
         self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
         contrasts = [term for term in terms if isinstance(term, Contrast)]
-        if self.negatives is None and contrasts:
-            self.negatives = int(contrasts[0].negative_counts.amax())
+        if contrasts and self.method.negatives_are_images:
+            most = contrasts[0].negative_counts.amax()
+            self.most_negatives.copy_(torch.maximum(self.most_negatives, most))
         for contrast in contrasts:
             if contrast.negatives.groups is not None:
                 self.has_groups = True

@@ -20,7 +20,7 @@ class Task(nn.Module):
 
     largest_logit: Tensor
     # Advice if a loss is not finite.
-    remedy = "Lower optim.base_lr, lengthen optim.warmup_epochs, or raise the temperature"
+    remedy = "Lower base_lr or lengthen warmup_epochs of this training's optim"
 
     def __init__(self, machine: Machine, seed: int = 0) -> None:
         super().__init__()

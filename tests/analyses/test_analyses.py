@@ -102,6 +102,15 @@ def test_the_bound_by_epoch_is_that_of_the_training(analysed, shipped, tmp_path)
     assert points[0].y == pytest.approx(math.log(1001) - 4, rel=1e-5)
 
 
+@pytest.mark.parametrize("method", ["pirl", "npid_cld", "local_aggregation"])
+def test_a_loss_with_other_terms_gives_no_bound(analysed, method, tmp_path) -> None:
+    """PIRL weights its terms, CLD has two kinds, and Local Aggregation compares sets of neighbours."""
+    overrides = [f"method={method}", "loss=infonce", *SIZES, "optim.batch_size=32"]
+    context = analysed(config.check(compose(tmp_path, *overrides)))
+    context.method.begin_epoch(99)
+    assert context.negatives() is None
+
+
 def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) -> None:
     """Each as of a run that ended there; the finished method is left as it was."""
     settings = gradient_norm.Config.model_validate({**shipped["gradient_norm"], **SMALL["gradient_norm"]})
@@ -115,6 +124,8 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
         assert not (context.out / "by_epoch_margin.chart.json").exists()
         kept[epoch] = tmp_path / f"{epoch}.safetensors"
         save_tensors(context.method.state_dict(), kept[epoch])
+    rejected = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
+    assert [epoch for epoch, _ in rejected.by_epoch()] == [3, 20, 40], "no second context for epoch 40"
     del kept[40]
     context = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
     found = gradient_norm.analyze(settings, context)

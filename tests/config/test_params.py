@@ -42,6 +42,7 @@ BYOL = {"method": method("byol"), "loss": {"kind": "cosine"}, "temperature": Non
 JCL = {"kind": "jcl", "strength": 4, "ramp": True}
 CUT = FAST.model_dump()
 ADAMW = {"optim.kind": "adamw", "optim.betas": [0.9, 0.99]}
+SUPERVISED = "baselines.supervised.training"
 VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
 
 
@@ -65,6 +66,8 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         (BYOL | {"temperature": 0.1}, "temperature=0.1 .*method.kind=byol; choose temperature=null"),
         (BYOL | {"method.predictor.out": 9}, "method: predictor.out=9 .*projector.out=5.*choose"),
         (BYOL | {"method.predictor.last_norm": "plain"}, "last_bias=true .*last_norm=plain; choose"),
+        ({"method.projector.hidden": []}, "leaves nothing for norm .*choose norm=false"),
+        ({"evaluations.semi_1.backbone_lr": 0, "evaluations.semi_1.layer_decay": 0.5}, "layer_decay=0.5 has"),
         ({"patches": CUT}, "simclr does not take .*patches=whole or method=byol or moco_v3"),
         ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose .*whole, combine"),
         ({"patches": CUT | {"choose": 5}}, "choose=5 must be at most 4"),
@@ -92,6 +95,10 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
             {"views.random.count": 1},
             "simclr takes 2 views or more, found 1: 32 px; choose views.random.count=2",
         ),
+        ({"evaluations.linear.views.crop.count": 4}, "linear.views.crop: count=4 must be 1"),
+        ({"evaluations.semi_1.views.crop.count": 4}, "semi_1.views.crop: count=4 must be 1"),
+        ({"evaluations.retrieval.views.random.count": 4}, "retrieval.views.random: count=4 must be 1"),
+        ({f"{SUPERVISED}.views.crop.count": 4}, "training.views.crop: count=4 must be 1"),
         ({"dataset.scenes.side": [10, 500]}, r"side=\[10, 500\] does not fit .*size=128"),
         ({"baselines.random.evaluations": ["knm"]}, "random.evaluations names knm, .*knn, linear.*choose"),
         ({f"{VOC}detector": "mask_rcnn_c4"}, "detector=mask_rcnn_c4 needs masks, .*kind=voc"),

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from cl import config
@@ -47,6 +48,16 @@ def test_what_the_data_is_too_small_for_is_named(overrides, readers, tmp_path) -
     params = config.check(compose(tmp_path, *FITTING, *chosen, *given))
     (problem,) = data_problems(params, *readers)
     assert re.search(TOO_LARGE[overrides], problem)
+
+
+class OneLabelled(Reader):
+    labelled = np.arange(1)
+
+
+def test_one_validation_image_shows_no_collapse(readers, shard_folder, tmp_path) -> None:
+    params = config.check(compose(tmp_path, *FITTING, "analysis=[]", "evaluation=[linear]"))
+    (problem,) = data_problems(params, readers[0], OneLabelled(shard_folder, "val"))
+    assert problem.startswith("optim.monitor: collapse is measured on at least 2 labelled validation images")
 
 
 OWN = ["dataset=partly_labelled", "dataset.name=own", "baseline=[random,supervised]", "transfer=[]"]

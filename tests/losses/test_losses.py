@@ -93,6 +93,22 @@ def test_value_and_gradient_equal_the_papers_loop(views, module, config, loop) -
     assert_same(module.loss(simclr(*views), config, 0.0), loop(*views), leaves)
 
 
+@pytest.mark.parametrize("temperature", [0.05, 0.02])
+@pytest.mark.parametrize("cosines", [(0.9, 0.3, 0.2), (0.9, 0.9, 0.1), (0.9, -1.0, -1.0)])
+def test_invariant_spread_survives_a_negative_that_is_nearly_certain(cosines, temperature) -> None:
+    """Also in float32, where 1 - P would be 0; here, log(1 - P) is a log-softmax over the others."""
+    logits = torch.tensor([-0.1, *cosines]).double().div(temperature).requires_grad_()
+    total = logits.logsumexp(0)
+    rejected = [torch.cat([logits[:k], logits[k + 1 :]]).logsumexp(0) - total for k in range(1, 4)]
+    expected = total - logits[0] - torch.stack(rejected).sum()
+    rows = torch.tensor([-0.1, *cosines])[:, None].requires_grad_()
+    contrast = Contrast(torch.ones(1, 1), rows[None, :1], Negatives(rows[1:]), temperature)
+    found = invariant_spread.loss(contrast, invariant_spread.Config(kind="invariant_spread"), 0.0)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=0)
+    gradients = torch.autograd.grad(found, rows)[0][:, 0], torch.autograd.grad(expected, logits)[0]
+    torch.testing.assert_close(gradients[0] * temperature, gradients[1].float(), rtol=1e-4, atol=1e-5)
+
+
 def test_nce_equals_the_posterior_of_data_against_noise(views) -> None:
     """The posterior h = P / (P + K / M), with P = exp(s) / Z and a given Z."""
     candidates, normalizer = 1000, 1000 * 2.2

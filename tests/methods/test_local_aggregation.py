@@ -165,3 +165,7 @@ def test_a_warm_up_over_the_whole_run_is_refused(tmp_path) -> None:
         compose(tmp_path, *TINY, "method=local_aggregation", "method.warmup_epochs=2")
     found = config.check(compose(tmp_path, *TINY, "method=local_aggregation", "method.warmup_epochs=1"))
     assert found.method.warmup_epochs == 1
+    continued = found.model_dump()
+    continued["start_from"] = {"name": "parent", "method": "md5:a1", "optimizer": "md5:b2"}
+    continued["method"]["warmup_epochs"] = 2
+    assert config.check(continued).method.warmup_epochs == 2, "the parent may have taken them"

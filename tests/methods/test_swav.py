@@ -119,6 +119,11 @@ def test_prototypes_are_frozen_in_the_first_epochs() -> None:
         ),
         (["method.queue=100"], "queue=100 with queue_epoch=None: give both, or null for both"),
         (["patches=fast"], "method.kind=swav does not take combinatorial patches"),
+        (["method.frozen_epochs=2", "optim.epochs=2"], "method.frozen_epochs=2 leaves none of the 2 epochs"),
+        (
+            ["method.queue=100", "method.queue_epoch=2", "optim.epochs=2"],
+            "method.queue_epoch=2 leaves none of the 2 epochs to the queue",
+        ),
         (["method.prototypes=1"], "method.prototypes=1: input should be greater than 1"),
     ],
 )

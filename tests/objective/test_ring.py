@@ -37,10 +37,11 @@ def problem(way: str) -> Problem:
     torch.manual_seed(WAYS.index(way))
     queries, negatives = (3 if way == "long" else 1) * l2_normalize(N, 5), l2_normalize(K, 5)
     temperature = torch.tensor(0.01 if way == "cold" else 0.2)
+    above_all = queries.norm(dim=1).max() / temperature + 0.5 + torch.rand(N).double()
     return {
         "queries": queries.requires_grad_(way != "constant queries"),
         "negatives": negatives.requires_grad_(way != "constant negatives"),
-        "shift": (queries.detach().norm(dim=1).max() / temperature + torch.rand(N).double()).requires_grad_(),
+        "shift": above_all.requires_grad_(),
         "weight": torch.randn(N, dtype=torch.float64),
         "excluded": exclusions(N, K, 5),
         "query_groups": torch.randint(5, (N,)),

@@ -108,8 +108,11 @@ def test_distances_are_of_the_positive_pairs() -> None:
         assert term.largest_logit().ndim == 0
         torch.testing.assert_close(term.queries, first)
         torch.testing.assert_close(term.positives[:, 0], second)
-    longer = Contrast(3 * first, 2 * second[:, None], Negatives(l2_normalize(3, 5), unit=False), 0.2)
-    torch.testing.assert_close(longer.squared_distances(), expected)
+    for length, unit in ((2, False), (0.5, True)):
+        other = Contrast(
+            length * first, length * second[:, None], Negatives(l2_normalize(3, 5), unit=unit), 0.2
+        )
+        torch.testing.assert_close(other.squared_distances(), expected)
 
 
 def test_the_cross_correlation_is_that_of_its_formula() -> None:

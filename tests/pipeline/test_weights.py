@@ -12,6 +12,7 @@ from cl import config
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
+from pipeline import evaluate
 from pipeline.support import composition, pretraining
 from pipeline.support.composition import command_for, write
 from tests.support.project import compose
@@ -124,7 +125,8 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
         beginning.load_backbone(backbones.build(wider), wider)
 
 
-def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) -> None:
+def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, monkeypatch) -> None:
+    """Its projector belongs to the other encoder and is not evaluated."""
     file = tmp_path / "given.safetensors"
     save_encoder(file, stem="small")
     adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
@@ -138,6 +140,8 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path) 
     found = json.loads((prepared / "results" / "pretrain.provenance.json").read_text())["adaptation"]
     assert found["sentence"].endswith("this run hands over the start encoder")
     assert [row["measure"] for row in found["rows"]][-1] == "mean"
+    monkeypatch.chdir(prepared)
+    assert evaluate.load(config.load(prepared / "params.yaml")).heads == {}
 
 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) -> None:

@@ -11,7 +11,9 @@ from cl.networks import backbones
 from cl.networks.backbones import resnet
 from cl.networks.passes import encode_in_microbatches
 from cl.runtime.registry import module_of
+from cl.training.tasks import Task
 from tests.support.methods import (
+    HERE,
     WHOLE,
     batch_of,
     build,
@@ -46,12 +48,21 @@ def test_a_step_of_simclr_holds_no_matrix_of_all_pairs(name) -> None:
         ("simo", {"negatives": 2, "sampling": "shared"}, 2),
         ("nnclr", {}, 6 - 1),
         ("byol", {}, None),
+        ("swav", {}, None),
     ],
 )
-def test_a_run_says_how_many_negatives_a_query_has(kind, option, count) -> None:
-    task = task_of(build(kind, **option))
+def test_a_run_says_how_many_images_are_negatives_of_a_query(kind, option, count) -> None:
+    """Also if it resumes after its last step."""
+    task, resumed = task_of(build(kind, **option)), task_of(build(kind, **option))
     task(batch_of(views(6)))
-    assert task.negatives == count
+    resumed.load_state_dict(task.state_dict())
+    assert task.negatives == resumed.negatives == count
+
+
+def test_a_temperature_is_advised_only_where_there_is_one() -> None:
+    assert task_of(build("simclr")).remedy.endswith("or raise the temperature")
+    for task in (task_of(build("byol")), Task(HERE)):
+        assert "base_lr" in task.remedy and "temperature" not in task.remedy
 
 
 def test_terms_count_by_their_weights(monkeypatch) -> None:

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.objective.sums import log_complement_sum, softplus_sum
+from cl.objective.sums import log_complement_sum, probability_sum, softplus_sum
 
-SUMS = {"softplus": softplus_sum, "log_complement": log_complement_sum}
+SUMS = {"softplus": softplus_sum, "log_complement": log_complement_sum, "probability": probability_sum}
 
 
 def l2_normalize(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -30,9 +30,10 @@ def dense(queries: Tensor, negatives: Tensor, left_out: Tensor | None, temperatu
 
 
 def dense_sum(name: str, logits: Tensor, shift: Tensor, counts: Tensor) -> Tensor:
-    """(N,): the sum of log(1 + e^x) or log(1 - e^x) over columns that count `counts` times, written out."""
-    x = logits - shift[:, None]
-    return (counts * ((1 + x.exp()).log() if name == "softplus" else (1 - x.exp()).log())).sum(1)
+    """(N,): the sum of log(1 + e^x), log(1 - e^x) or e^x over columns that count `counts` times."""
+    e = (logits - shift[:, None]).exp()
+    written_out = {"softplus": (1 + e).log(), "log_complement": (1 - e).log(), "probability": e}
+    return (counts * written_out[name]).sum(1)
 
 
 def masked(n: int, k: int, columns: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1
     """The problems that `check_data` reports, one by one; `processes` will share a batch of pretraining."""
     checks: dict[str, Callable[[], Any]] = {
         "optim": lambda: Plan(len(train), params.optim.batch_size, params.seed, ranks=processes),
-        "optim.monitor": lambda: params.optim.monitor.check(train),
+        "optim.monitor": lambda: params.optim.monitor.check(train, val),
     }
     for group in ("evaluations", "analyses"):
         for name, entry in getattr(params, group).items():

@@ -1,5 +1,6 @@
 """Rules between the method and the loss, temperature, views and other needs of the method."""
 
+import math
 from typing import Any
 
 from cl.config.params import Params
@@ -113,6 +114,7 @@ def _patches_fit_method_and_views(params: Params) -> None:
 
 def _method_fits_training(params: Params) -> None:
     method, optim = params.method, params.optim
+    epochs = math.inf if params.start_from else optim.epochs  # methods count the parent's epochs too
     if optim.predictor_lr == "fixed" and "predictor" not in method.gives:
         raise ValueError(
             f"optim.predictor_lr=fixed needs a predictor, which method.kind={method.kind} lacks; "
@@ -126,7 +128,7 @@ def _method_fits_training(params: Params) -> None:
     try:
         for size in params.view_sizes:
             method.encoded_size(size)
-        method.check(optim.batch_size, optim.epochs)
+        method.check(optim.batch_size, epochs)
     except ValueError as reason:
         raise ValueError(f"method.{reason}") from None
 
