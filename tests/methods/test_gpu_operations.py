@@ -54,6 +54,7 @@ def test_moco_v3_gathers_the_keys_of_both_views_together(gpus) -> None:
 )
 def test_swav_codes_both_views_together(queue, gpus) -> None:
     """The rest are the queue's new rows and the running statistics."""
-    gpu = step(gpus, f"method={'swav_queue_imagenet' if queue else 'swav_imagenet'}", *MULTICROP)
+    method = f"method={'swav_queue_imagenet' if queue else 'swav_imagenet'}"
+    gpu = step(gpus, method, "optim.epochs=16", *MULTICROP)
     iterations = 3
     assert gpu.collectives().total() == of_batch_norm(gpu) + iterations + queue + 1
