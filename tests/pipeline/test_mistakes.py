@@ -143,7 +143,8 @@ def test_own_images_that_have_changed_are_prepared_again(clone, options) -> None
     put(raw / name / "13.png", 13)
     assert prepared()
     shutil.rmtree(clone.folder / "other raw")
-    assert not prepared(CL_RAW="other raw"), "shards are enough"
+    if not options:  # a temporary copy begins without shards
+        assert not prepared(CL_RAW="other raw"), "shards are enough"
     shutil.rmtree(raw)
     clone.run("git", "checkout", "-q", "params.yaml", "dvc.lock")
     clone.dvc("checkout", "--force")
