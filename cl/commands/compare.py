@@ -77,9 +77,9 @@ def compare(
     from cl.features import paired
     from cl.features.correctness import check, correctness
     from cl.hub import labelled
+    from cl.hub.held_together import held_together
     from cl.hub.listing import paths
     from cl.hub.result_tables import target_of, write_table
-    from cl.hub.together import held_together
 
     target, show = target_of(to), progress("compare")
     for images in (train, val):

@@ -9,9 +9,9 @@ import numpy as np
 
 from cl.console.wording import counted
 from cl.hub.feature_files import Features
+from cl.hub.held_together import digests, held_together
 from cl.hub.labels import Labels, classes
 from cl.hub.listing import paths, root_of
-from cl.hub.together import digests, held_together
 from cl.shards.duplicates import copies
 from cl.sources._shared.trees import held_out, share_of_few
 
@@ -87,8 +87,9 @@ def read(
             f"all training images are of the class {str(bank.labels[0])!r}, expected at least two classes; "
             "give others too"
         )
-    pairs = copies(digests([*bank.files, *queries.files])) - len(bank)
-    new = ~np.isin(np.arange(len(queries)), pairs[pairs[:, 1] < 0, 0])
+    copy, original = copies(digests([*bank.files, *queries.files])).T
+    of_training = copy[original < len(bank)] - len(bank)  # negative: a copy within training
+    new = ~np.isin(np.arange(len(queries)), of_training)
     if not new.any():
         raise ValueError(
             f"all {counted(len(queries), 'validation images')} are also training images; give others with val"

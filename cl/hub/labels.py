@@ -9,8 +9,8 @@ from unicodedata import normalize
 import numpy as np
 
 from cl.console.wording import counted
+from cl.hub.held_together import held_together
 from cl.hub.listing import TABLES, root_of
-from cl.hub.together import held_together
 from cl.sources import table
 
 SEPARATOR = ";"

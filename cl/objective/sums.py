@@ -38,7 +38,7 @@ def log_complement_sum(queries: Tensor, negatives: Negatives, temperature: float
 
 
 def probability_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
-    """(N,): sum of p_k over the negatives of which `log_complement_sum` sums log(1 - p_k)."""
+    """(N,): sum of p_k over the negatives that `log_complement_sum` does not leave out."""
     return _sum(_PROBABILITY, queries, negatives, temperature, shift)
 
 

@@ -65,7 +65,7 @@ class Contrast:
         """
         arguments = self.queries, self.negatives, self.temperature, partition
         others = (positive_logit - partition).exp() + probability_sum(*arguments)
-        complement = others.where(others < 0.5, 1)  # `others` is 1 if there is no such negative
+        complement = others.where(others < 0.5, 1)  # if none is left out, they sum to 1
         largest = complement.clamp(min=torch.finfo(others.dtype).tiny).log()
         return log_complement_sum(*arguments) + largest
 

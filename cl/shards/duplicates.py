@@ -1,6 +1,7 @@
 """Copies: images whose files have equal bytes, found by hashes, listed and left out."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,12 +54,17 @@ def superfluous(splits: Splits, team: Team) -> np.ndarray:
 
 
 def _digest_of(image: Image) -> bytes:
+    return digest_of(image.read)  # packing reports an error
+
+
+def digest_of(read: Callable[[], bytes]) -> bytes:
+    """The digest of what `read` returns; `UNREAD` for a missing or closed file."""
     try:
-        return digest(image.read())
+        return digest(read())
     except OSError as error:
         if error.errno not in UNREACHABLE:
             raise
-        return UNREAD  # packing reports the error
+        return UNREAD
 
 
 def without(splits: Splits, pairs: np.ndarray) -> Splits:

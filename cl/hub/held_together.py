@@ -7,22 +7,12 @@ import numpy as np
 
 from cl.console.wording import counted
 from cl.features.copies import groups
-from cl.runtime.files import UNREACHABLE
-from cl.shards.duplicates import UNREAD, as_array, copies, digest
+from cl.shards.duplicates import UNREAD, as_array, copies, digest, digest_of
 
 
 def digests(files: Sequence[Path]) -> np.ndarray:
     """(N, 2) uint64: hashes of the files' bytes; `UNREAD` for a missing or closed file."""
-    return as_array([_digest(file) for file in files])
-
-
-def _digest(file: Path) -> bytes:
-    try:
-        return digest(file.read_bytes())
-    except OSError as error:
-        if error.errno not in UNREACHABLE:
-            raise
-        return UNREAD
+    return as_array([digest_of(file.read_bytes) for file in files])
 
 
 def held_together(names: Sequence[str], files: Sequence[Path]) -> tuple[np.ndarray, list[str]]:
