@@ -169,7 +169,7 @@ def compare_many(images: int) -> None:
 
 def hash_distances(paths: list[Path]) -> np.ndarray:
     """(n, n): differing bits of the images' perceptual hashes."""
-    import imagehash  # here, so that `benchmarks.beside` does not need it
+    import imagehash
 
     bits = np.stack([imagehash.phash(Picture.open(path)).hash.ravel() for path in paths]).astype(np.int32)
     return bits @ (1 - bits.T) + (1 - bits) @ bits.T
