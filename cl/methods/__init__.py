@@ -13,11 +13,10 @@ from cl.networks import backbones, heads, patches
 from cl.networks.passes import l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
-from cl.objective.ring import Sharded, of_all_ranks
 from cl.objective.terms import Contrast
 from cl.objective.traits import Traits
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.distributed import ranks
+from cl.runtime.distributed import gather, ranks
 
 
 class MethodConfig(BaseConfig):
@@ -141,17 +140,17 @@ class BaseMethod(nn.Module):
         return Contrast(queries, positives, negatives, self.temperature, log_normalizer=log_normalizer)
 
     def contrast_in_batch(
-        self, queries: Tensor, keys: Tensor, batch: Batch, all_keys: Tensor | Sharded | None = None
+        self, queries: Tensor, keys: Tensor, batch: Batch, all_keys: Tensor | None = None
     ) -> Contrast:
         """Queries against all ranks' keys; the key of the query's own image is the positive.
 
         Args:
             queries: (N, E, D), E queries per image.
             keys: (N, D).
-            all_keys: the keys of all ranks, from `of_all_ranks`, if they are gathered already.
+            all_keys: the keys of all ranks, if they are gathered already.
         """
         e = queries.shape[1]
-        rows = of_all_ranks(keys) if all_keys is None else all_keys
+        rows = gather(keys) if all_keys is None else all_keys
         negatives = Negatives.of_other_images(rows, batch, queries=e)
         return self.contrast(queries.flatten(0, 1), keys.repeat_interleave(e, 0)[:, None], negatives)
 

@@ -9,8 +9,8 @@ from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
-from cl.objective.ring import of_all_ranks
 from cl.objective.terms import Contrast
+from cl.runtime.distributed import gather
 
 
 class Config(MethodConfig):
@@ -29,6 +29,6 @@ class Method(BaseMethod):
         """
         queries = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         keys = [view.detach() for view in queries[:2]]
-        all_keys = of_all_ranks(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
+        all_keys = gather(torch.stack(keys, 1).flatten(0, 1))  # (2N of all ranks, D), image-major
         negatives = Negatives.of_other_images(all_keys, batch)
         return [self.contrast(queries[a], keys[b][:, None], negatives) for a, b in pairs(len(batch.views))]

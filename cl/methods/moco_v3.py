@@ -6,9 +6,9 @@ from cl.methods._shared.pairs import pairs
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.target import Ema
 from cl.objective.batch import Batch
-from cl.objective.ring import of_all_ranks_together
 from cl.objective.terms import Contrast
 from cl.objective.traits import Traits
+from cl.runtime.distributed import gather_together
 
 
 class Config(PredictorMethodConfig):
@@ -25,7 +25,7 @@ class Method(PredictorMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N E queries with the keys of the batch for each view and target view."""
         queries, keys = self.predictions_and_targets(batch.views)
-        all_keys = of_all_ranks_together(keys)
+        all_keys = gather_together(keys)
         return [
             self.contrast_in_batch(queries[a], keys[b], batch, all_keys[b])
             for a, b in pairs(len(batch.views))

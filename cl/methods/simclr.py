@@ -12,7 +12,6 @@ from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
-from cl.objective.ring import Sharded, of_all_ranks
 from cl.objective.terms import Contrast, all_against_all
 from cl.runtime.distributed import gather, ranks
 from cl.runtime.machine import to_device
@@ -51,8 +50,7 @@ class Method(BaseMethod):
         if len(batch.views) == 2 and self.pool == "both_views" and self.negatives is None:
             return [self.contrast(*all_against_all(embeddings, batch))]
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
-        shared = of_all_ranks if self.negatives is None else gather
-        pools = [shared(both)] * 2 if self.pool == "both_views" else [shared(x) for x in embeddings[:2]]
+        pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
         draws = self.generator("negatives")
         return [
             self._contrast(embeddings[a], embeddings[b], pools[b], batch, draws)
@@ -60,7 +58,7 @@ class Method(BaseMethod):
         ]
 
     def _contrast(
-        self, queries: Tensor, positives: Tensor, pool: Tensor | Sharded, batch: Batch, draws: torch.Generator
+        self, queries: Tensor, positives: Tensor, pool: Tensor, batch: Batch, draws: torch.Generator
     ) -> Contrast:
         """N queries against the pool, one or two columns per image of all ranks, except their own image's."""
         selected = None

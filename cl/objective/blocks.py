@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from cl.objective.negatives import Groups, Negatives
-from cl.objective.ring import Sharded, pass_on, rounds
-from cl.runtime.distributed import ranks
 from cl.runtime.machine import to_device
 
 BLOCK = 1024  # side of a block of logits on a CPU, where one exists at a time; 4 MiB in float32
@@ -21,7 +19,7 @@ AREA = 2**26  # numbers in a block on a GPU, where small blocks cost more to lau
 class Block(NamedTuple):
     """A block of logits, in memory that the next block overwrites.
 
-    rows, columns: its queries, and its negatives among those of the current round.
+    rows, columns: its queries and its negatives.
     logits: (n, k).
     flat: (n k + 1,), the memory of `logits`, and a spare element at the end.
     masked: positions in `flat` to mask; columns outside this block map to the spare element.
@@ -56,9 +54,9 @@ class BlockwiseLogits:
 
     Args:
         queries: (N, D).
-        negatives: (K, D); if `sharded`, this rank's.
+        negatives: (K, D).
         excluded: (N, E) int64 on the device of `queries`, or None.
-        groups: of the queries, and of the negatives of all ranks.
+        groups: of the queries and of the negatives.
     """
 
     queries: Tensor
@@ -66,16 +64,19 @@ class BlockwiseLogits:
     excluded: Tensor | None
     temperature: float
     groups: Groups | None
-    sharded: bool = False
 
     def blocks(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Block]:
-        """The blocks, rank by rank and row by row; if `upper`, only those on and above the diagonal.
+        """The blocks, row by row; if `upper`, only those on and above the diagonal.
 
         Args:
             shift: (N,); None for 0.
         """
-        for first, negatives in rounds(self.negatives, self.sharded):
-            yield from self._against(negatives, first, shift, upper)
+        n, k = len(self.queries), len(self.negatives)
+        height, width = self._sides
+        for row in range(0, n, height):
+            rows = slice(row, min(row + height, n))
+            for column in range(row if upper else 0, k, width):
+                yield self._block(shift, rows, slice(column, min(column + width, k)))
 
     def gradients(
         self,
@@ -84,7 +85,7 @@ class BlockwiseLogits:
         derivative: Callable[[Block], Tensor],
         needed: tuple[bool, bool],
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Gradients to the queries (N, D) and to the negatives (K, D) of this rank, where `needed`.
+        """Gradients to the queries (N, D) and to the negatives (K, D), where `needed`.
 
         This is the backward pass of the log-partition and of the sums. With x_ik the derivative, query i
         receives weight_i sum_k x_ik k, and negative k receives sum_i weight_i x_ik q_i.
@@ -96,37 +97,20 @@ class BlockwiseLogits:
         to_queries = torch.zeros_like(self.queries) if needed[0] else None
         to_negatives = torch.zeros_like(self.negatives) if needed[1] else None
         weighted = self.queries * weight[:, None]
-        for first, negatives in rounds(self.negatives, self.sharded):
-            for block in self._against(negatives, first, shift):
-                x = derivative(block)
-                if to_queries is not None:
-                    to_queries[block.rows].addmm_(x, negatives[block.columns])
-                if to_negatives is not None:
-                    to_negatives[block.columns].addmm_(x.T, weighted[block.rows])
+        for block in self.blocks(shift):
+            x = derivative(block)
+            if to_queries is not None:
+                to_queries[block.rows].addmm_(x, self.negatives[block.columns])
             if to_negatives is not None:
-                to_negatives = pass_on(to_negatives, self.sharded)
+                to_negatives[block.columns].addmm_(x.T, weighted[block.rows])
         return None if to_queries is None else to_queries.mul_(weight[:, None]), to_negatives
 
-    def _against(
-        self, negatives: Tensor, first: int, shift: Tensor | None, upper: bool = False
-    ) -> Iterator[Block]:
-        """The blocks of one rank's negatives, which begin at row `first` of the negatives of all ranks."""
-        n, k = len(self.queries), len(negatives)
-        height, width = self._sides
-        for row in range(0, n, height):
-            rows = slice(row, min(row + height, n))
-            for column in range(row if upper else 0, k, width):
-                yield self._block(negatives, first, shift, rows, slice(column, min(column + width, k)))
-
-    def _block(
-        self, negatives: Tensor, first: int, shift: Tensor | None, rows: slice, columns: slice
-    ) -> Block:
-        q, k = self._scaled[rows], negatives[columns]
+    def _block(self, shift: Tensor | None, rows: slice, columns: slice) -> Block:
+        q, k = self._scaled[rows], self.negatives[columns]
         memory = self._memory[: len(q) * len(k) + 1]
         logits = self._product(q, k, None if shift is None else shift[rows], memory[:-1])
-        start, stop = first + columns.start, first + columns.stop
-        masked = self._masked(rows, start, logits)
-        groups = None if self.groups is None else (self.groups[0][rows], self.groups[1][start:stop])
+        masked = self._masked(rows, columns.start, logits)
+        groups = None if self.groups is None else (self.groups[0][rows], self.groups[1][columns])
         return Block(rows, columns, logits, memory, masked, groups)
 
     def _masked(self, rows: slice, start: int, logits: Tensor) -> Tensor | None:
@@ -151,7 +135,7 @@ class BlockwiseLogits:
         assert self.excluded is not None
         parts = self.excluded.split(self._sides[0])
         if for_gpu(self.queries):
-            return [[0, len(self.negatives) * (ranks() if self.sharded else 1) - 1]] * len(parts)
+            return [[0, len(self.negatives) - 1]] * len(parts)
         return [[int(bound) for bound in part.aminmax()] for part in parts]
 
     def _product(self, q: Tensor, k: Tensor, shift: Tensor | None, memory: Tensor) -> Tensor:
@@ -190,19 +174,13 @@ class BlockwiseLogits:
 def blockwise(
     negatives: Negatives, temperature: float, device: torch.device
 ) -> Callable[[Tensor, Tensor], BlockwiseLogits]:
-    """The function from queries and this rank's negatives, which autograd saves, to their logits.
+    """The function from queries and negatives, which autograd saves, to their logits.
 
     Args:
         device: of the queries.
     """
     excluded = None if negatives.excluded is None else to_device(negatives.excluded, device)
-    return partial(
-        BlockwiseLogits,
-        excluded=excluded,
-        temperature=temperature,
-        groups=negatives.groups,
-        sharded=isinstance(negatives.rows, Sharded),
-    )
+    return partial(BlockwiseLogits, excluded=excluded, temperature=temperature, groups=negatives.groups)
 
 
 def exponentials(block: Block) -> Tensor:

@@ -8,7 +8,6 @@ from torch.autograd import Function
 
 from cl.objective.blocks import BlockwiseLogits, blockwise, exponentials
 from cl.objective.negatives import Negatives
-from cl.objective.ring import Sharded, local_rows
 from cl.objective.selected import over_selected
 
 SAFE_BOUND = 40.0  # logits within +-40 may be shifted by their bound: exp(-80) does not underflow in float32
@@ -35,17 +34,17 @@ def log_partition(queries: Tensor, negatives: Negatives, temperature: float) -> 
     if largest <= SAFE_BOUND and _symmetric(queries, negatives):
         return _SymmetricLogPartition.apply(queries, logits_of, largest)
     shift = bound if largest <= SAFE_BOUND else None
-    return _LogPartition.apply(queries, local_rows(negatives.rows), logits_of, shift)
+    return _LogPartition.apply(queries, negatives.rows, logits_of, shift)
 
 
 def _bound(queries: Tensor, negatives: Negatives, temperature: float) -> tuple[Tensor | None, float]:
     """(N,), an upper bound on the logits of each query, and the largest of these bounds.
 
-    None and infinity if finding them would make the CPU wait for a GPU or for other ranks.
+    None and infinity if finding them would make the CPU wait for a GPU.
     """
     if negatives.unit:
         return queries.new_full((len(queries),), 1 / temperature), 1 / temperature
-    if isinstance(negatives.rows, Sharded) or queries.device.type != "cpu":
+    if queries.device.type != "cpu":
         return None, math.inf
     longest = negatives.rows.detach().norm(dim=1).max()
     bound = queries.detach().norm(dim=1) * longest / temperature  # Cauchy-Schwarz

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from cl.objective.batch import Batch
-from cl.objective.ring import Sharded
 from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
 
@@ -18,7 +17,7 @@ class Negatives:
     """K rows shared by N queries; a query counts all columns, all but the excluded, or only the selected.
 
     Args:
-        rows: (K, D): a queue, or the keys of all ranks, which `Sharded` leaves where they are.
+        rows: (K, D): a queue, or the keys of all ranks.
         excluded: (N, E) int64, columns that do not count for a query; distinct in each row. Keep indices
             that were created on the CPU there: the log-partition checks their symmetry without a device sync.
         selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; excludes
@@ -32,7 +31,7 @@ class Negatives:
         ValueError: no columns remain after exclusion or selection, or both of these are given.
     """
 
-    rows: Tensor | Sharded
+    rows: Tensor
     excluded: Tensor | None = None
     selected: Tensor | None = None
     query_groups: Tensor | None = None
@@ -49,11 +48,10 @@ class Negatives:
             raise ValueError("give excluded or selected columns, not both")
         if self.selected.shape[1] == 0:
             raise ValueError("no negatives remain: `selected` does not have any columns")
-        assert isinstance(self.rows, Tensor), "columns are selected among gathered rows"
 
     @classmethod
     def of_other_images(
-        cls, rows: Tensor | Sharded, batch: Batch, selected: Tensor | None = None, *, queries: int = 1
+        cls, rows: Tensor, batch: Batch, selected: Tensor | None = None, *, queries: int = 1
     ) -> "Negatives":
         """Embeddings of the batch of all ranks; a query counts the rows of other images and other groups.
 

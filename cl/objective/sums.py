@@ -12,7 +12,6 @@ from torch.autograd import Function
 
 from cl.objective.blocks import Block, blockwise
 from cl.objective.negatives import Negatives
-from cl.objective.ring import local_rows
 from cl.objective.selected import over_selected
 
 
@@ -81,7 +80,7 @@ def _sum(
 ) -> Tensor:
     if negatives.selected is None:
         logits_of = blockwise(negatives, temperature, queries.device)
-        return _PointwiseSum.apply(queries, local_rows(negatives.rows), shift, logits_of, function)
+        return _PointwiseSum.apply(queries, negatives.rows, shift, logits_of, function)
 
     def reduce(logits: Tensor, absent: Tensor, numbers: Tensor) -> Tensor:
         x = (logits - shift[numbers, None]).masked_fill(absent, -1)

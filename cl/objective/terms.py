@@ -11,9 +11,8 @@ from torch import Tensor
 from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
-from cl.objective.ring import of_all_ranks
 from cl.objective.sums import log_complement_sum, probability_sum, softplus_sum
-from cl.runtime.distributed import mean_over_ranks, ranks
+from cl.runtime.distributed import gather, mean_over_ranks, ranks
 
 EPSILON = 1e-5  # added to variances, as batch norm does
 
@@ -128,7 +127,7 @@ def all_against_all(embeddings: Sequence[Tensor], batch: Batch) -> tuple[Tensor,
     stacked = torch.stack(list(embeddings), 1)  # (N, V, D)
     positives = torch.stack([stacked.roll(-shift, 1) for shift in range(1, views)], 2).flatten(0, 1)
     queries = stacked.flatten(0, 1)
-    return queries, positives, Negatives.of_other_images(of_all_ranks(queries), batch, queries=views)
+    return queries, positives, Negatives.of_other_images(gather(queries), batch, queries=views)
 
 
 @dataclass(frozen=True)
