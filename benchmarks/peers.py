@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from lightly.transforms.multi_view_transform import MultiViewTransform
 from lightly.transforms.simclr_transform import SimCLRViewTransform
 from omegaconf import OmegaConf
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision.datasets import CIFAR10
 
 from benchmarks.authors.harness.source import Source, assign
@@ -38,14 +37,8 @@ class Parts(NamedTuple):
     loss: Callable[[list[Tensor]], Tensor]
 
 
-def lightly(
-    params: Params, workers: int, source: Path | None, data_set: Callable[..., Dataset] | None = None
-) -> Parts:
-    """Every view against the first two, as our SimCLR does.
-
-    data_set: makes one of torchvision's, with a `transform`; default: CIFAR-10.
-    """
-    data_set = data_set or partial(CIFAR10, os.fspath(locations.raw()))
+def lightly(params: Params, workers: int, source: Path | None) -> Parts:
+    """Every view against the first two, as our SimCLR does."""
     view, jitter = params.views["random"], params.views["random"].jitter
     transform = SimCLRViewTransform(
         input_size=view.size,
@@ -60,7 +53,7 @@ def lightly(
         gaussian_blur=view.blur.p,
         normalize={"mean": [*params.dataset.mean], "std": [*params.dataset.std]},
     )
-    images = data_set(transform=MultiViewTransform([transform] * view.count))
+    images = CIFAR10(os.fspath(locations.raw()), transform=MultiViewTransform([transform] * view.count))
     batches = DataLoader(images, params.optim.batch_size, shuffle=True, drop_last=True, num_workers=workers)
     criterion = LOSSES[params.loss.kind](temperature=params.temperature)
     chosen = list(pairs(view.count)) if view.count > 2 else [(0, 1)]
