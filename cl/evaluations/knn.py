@@ -5,7 +5,6 @@ from functools import partial
 from itertools import product
 from typing import Literal, Self
 
-import numpy as np
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
@@ -15,7 +14,6 @@ from cl.data.sets import EvalSet
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import extract_all
-from cl.features.groups import separated
 from cl.features.knn import check_k, classify, top1
 from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.tables import write_csv
@@ -27,7 +25,6 @@ class Config(EvaluationConfig):
     grid_k, grid_temperature: additional values, evaluated in the same pass and written to `grid.csv`.
     bank: number of training images that vote, the first of the shuffled index; null: all.
     half: store the bank in float16.
-    leave_one_out: also classify each training image by all training images outside its group.
     """
 
     kind: Literal["knn"]
@@ -37,7 +34,6 @@ class Config(EvaluationConfig):
     grid_temperature: list[float]
     bank: int | None = Field(gt=0)
     half: bool
-    leave_one_out: bool
 
     @field_validator("grid_k", "grid_temperature")
     @classmethod
@@ -47,18 +43,12 @@ class Config(EvaluationConfig):
         return values
 
     def check(self, train: Reader, val: Reader) -> None:
-        check_k(max(self.all_k), self._usable(train))
+        check_k(max(self.all_k), len(train.labelled[: self.bank]))
 
     def for_few_images(self, train: Reader, val: Reader) -> Self:
-        most = max(1, self._usable(train))
+        most = max(1, len(train.labelled[: self.bank]))
         fewer = {"k": min(self.k, most), "grid_k": [k for k in self.grid_k if k <= most]}
         return self.model_copy(update=fewer)
-
-    def _usable(self, train: Reader) -> int:
-        """The fewest images that can vote for an image."""
-        images = train.labelled[: self.bank]
-        largest_group = max(np.unique(_owners(train, images), return_counts=True)[1], default=0)
-        return len(images) - int(largest_group) * self.leave_one_out
 
     @property
     def title(self) -> str:
@@ -66,11 +56,7 @@ class Config(EvaluationConfig):
 
     def numbers(self) -> dict[str, MetricInfo]:
         voted = f"images whose {self.k} nearest training images vote for their class"
-        others = f"training images whose {self.k} nearest others, outside their group, vote for their class"
-        return {
-            "top1": MetricInfo("top-1", voted, "higher"),
-            "leave_one_out_top1": MetricInfo("top-1 of training images", others, "higher"),
-        }
+        return {"top1": MetricInfo("top-1", voted, "higher")}
 
     @property
     def all_k(self) -> list[int]:
@@ -85,8 +71,6 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """top1 of the backbone's features, of each head and of each representation."""
     train, val, device = context.train, context.val, context.machine.device
     labels, truth = labels_of(train, device, config.bank), labels_of(val, device)
-    voters = train.labelled[: config.bank]
-    owners = torch.from_numpy(_owners(train, voters)).to(device)
     vote = partial(
         classify,
         labels=labels,
@@ -102,9 +86,6 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
         settings = product(config.all_k, config.all_temperatures)
         for (k, temperature), classes in zip(settings, predicted.flatten(0, 1), strict=True):
             grid.append((name, k, temperature, round(top1(classes, truth), 2)))
-        if config.leave_one_out:
-            by_others = vote(bank, bank, owners=(owners, owners))
-            metrics[name]["leave_one_out_top1"] = share(by_others[0, 0] == labels, train, voters)
         if name == BACKBONE:
             write_predictions(predicted[0, 0], truth, context)
     columns = ["representation", "k", "temperature", "top1"]
@@ -129,8 +110,3 @@ def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, T
             for reader, positions, dtype in parts
         )
         yield from zip(names, banks, queries, strict=True)
-
-
-def _owners(train: Reader, positions: np.ndarray) -> np.ndarray:
-    """(n,) int64: equal for images of one group, and different for all others."""
-    return separated(None if train.groups is None else train.groups[positions], len(positions))

@@ -19,15 +19,12 @@ def check_k(k: int, usable: int) -> None:
         )
 
 
-def nearest(
-    queries: Tensor, bank: Tensor, k: int, owners: tuple[Tensor, Tensor] | None = None
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def nearest(queries: Tensor, bank: Tensor, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """The k nearest rows of the bank for each query, in constant memory.
 
     Args:
         queries: (Q, D) unit rows.
         bank: (B, D) unit rows; float16 is converted block by block.
-        owners: owner of each query (Q,) and row (B,); a query is not compared with rows of its owner.
 
     Yields:
         A block of n queries, and the cosines and positions (n, k) of their nearest rows, nearest first.
@@ -35,7 +32,7 @@ def nearest(
     Raises:
         ValueError: the bank has fewer than k rows.
     """
-    check_k(k, len(bank) - (int(owners[1].unique(return_counts=True)[1].max()) if owners else 0))
+    check_k(k, len(bank))
     dtype = torch.promote_types(torch.float32, torch.promote_types(queries.dtype, bank.dtype))
     # Allocated once: a new block's first write to each page would take a quarter of the time.
     memory = bank.new_empty(min(QUERIES, len(queries)) * min(ROWS, len(bank)), dtype=dtype)
@@ -47,9 +44,6 @@ def nearest(
             part = bank[first : first + ROWS].to(dtype)
             similarity = memory[: len(rows) * len(part)].view(len(rows), len(part))
             torch.mm(rows, part.T, out=similarity)
-            if owners:
-                same = owners[0][block, None] == owners[1][first : first + ROWS]
-                similarity.masked_fill_(same, -torch.inf)
             values, columns = largest(similarity, k)
             cosines = torch.cat([cosines, values], 1)
             positions = torch.cat([positions, columns + first], 1)
@@ -102,7 +96,6 @@ def classify(
     *,
     k: Sequence[int],
     temperature: Sequence[float],
-    owners: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """The class with most votes for each k and temperature, in one pass; the ranks share the queries.
 
@@ -115,8 +108,7 @@ def classify(
     per_rank = -(-len(queries) // ranks())
     local = slice(rank() * per_rank, (rank() + 1) * per_rank)
     answers = torch.zeros(per_rank, len(k) * len(temperature), dtype=torch.int64, device=queries.device)
-    local_owners = owners and (owners[0][local], owners[1])
-    for rows, cosines, positions in nearest(queries[local], bank, max(k), local_owners):
+    for rows, cosines, positions in nearest(queries[local], bank, max(k)):
         neighbours = labels[positions]
         votes = [
             vote(cosines[:, :count], neighbours[:, :count], classes, t).argmax(1)

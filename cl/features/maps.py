@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from cl.features.knn import nearest
+from cl.features.neighbours import nearest
 
 MOST = 10_000  # images that t-SNE takes: its time grows faster than their number
 PERPLEXITY = 30.0
@@ -40,7 +40,8 @@ def neighbours(features: np.ndarray, k: int = 15) -> tuple[np.ndarray, np.ndarra
     Returns:
         Rows (N, k) int64, and cosine distances 1 - cosine (N, k) float32.
     """
-    rows = F.normalize(torch.from_numpy(features), dim=1)
-    own = torch.arange(len(rows))
-    _, cosines, positions = zip(*nearest(rows, rows, min(k, len(rows) - 1), owners=(own, own)), strict=True)
-    return torch.cat(positions).numpy(), (1 - torch.cat(cosines)).clamp_min(0).numpy()
+    k = min(k, len(features) - 1)
+    cosines, positions = nearest(features, features, k + 1)
+    itself = positions == np.arange(len(features))[:, None]
+    others = itself.argsort(axis=1, kind="stable")[:, :k]  # an image itself goes last
+    return np.take_along_axis(positions, others, 1), 1 - np.take_along_axis(cosines, others, 1)

@@ -14,24 +14,17 @@ from tests.support.files import read_csv
 
 
 def config(**changes: object) -> knn.Config:
-    usual = {"grid_k": [], "grid_temperature": [], "bank": None, "half": False, "leave_one_out": False}
+    usual = {"grid_k": [], "grid_temperature": [], "bank": None, "half": False}
     return knn.Config.model_validate({"kind": "knn", "k": 5, "temperature": 0.07, **usual, **changes})
 
 
-def by_pixels(
-    context: Context, k: int = 5, temperature: float = 0.07, *, itself: bool = False, most: int | None = None
-) -> float:
+def by_pixels(context: Context, k: int = 5, temperature: float = 0.07, *, most: int | None = None) -> float:
     bank, queries = (
         F.normalize(extract(Pixels(), EvalSet(r, context.transform), context.machine))
         for r in (context.train, context.val)
     )
     labels, truth = (torch.from_numpy(reader.labels()) for reader in (context.train, context.val))
-    bank, labels = bank[:most], labels[:most]
-    queries, truth = (bank, labels) if itself else (queries, truth)
-    similarity = queries @ bank.T
-    if itself:
-        similarity.fill_diagonal_(-torch.inf)
-    values, positions = similarity.topk(k)
+    values, positions = (queries @ bank[:most].T).topk(k)
     votes = torch.zeros(len(queries), 20).scatter_add_(1, labels[positions], (values / temperature).exp())
     return 100 * float((votes.argmax(1) == truth).float().mean())
 
@@ -62,18 +55,13 @@ def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
 
 
 def test_a_part_of_the_training_images_votes(context) -> None:
-    metrics = knn.evaluate(config(bank=30, leave_one_out=True), context)
+    metrics = knn.evaluate(config(bank=30), context)
     assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context, most=30))
-    alone = by_pixels(context, itself=True, most=30)
-    assert metrics["pixels"]["leave_one_out_top1"] == pytest.approx(alone)
     assert metrics["pixels"]["top1"] != pytest.approx(by_pixels(context))
     with pytest.raises(ValueError, match="k=31 needs at least 31 labelled"):
         config(bank=30, k=31).check(context.train, context.val)
 
 
-def test_leave_one_out_and_half_precision(context) -> None:
-    metrics = knn.evaluate(config(leave_one_out=True), context)
-    assert metrics["pixels"]["leave_one_out_top1"] == pytest.approx(by_pixels(context, itself=True))
-    half = knn.evaluate(config(leave_one_out=True, half=True), context)
-    assert half["pixels"].keys() == metrics["pixels"].keys()
-    assert half["pixels"]["top1"] == pytest.approx(metrics["pixels"]["top1"], abs=4)
+def test_half_precision(context) -> None:
+    half = knn.evaluate(config(half=True), context)
+    assert half["pixels"]["top1"] == pytest.approx(by_pixels(context), abs=4)

@@ -19,14 +19,13 @@ def l2_normalize(*shape: int) -> Tensor:
     return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=1)
 
 
-def loop(queries: Tensor, bank: Tensor, k: int, owners: tuple[Tensor, Tensor] | None) -> list[list[int]]:
-    """Positions of the k nearest neighbours of each query that have another owner."""
+def loop(queries: Tensor, bank: Tensor, k: int) -> list[list[int]]:
+    """Positions of the k nearest neighbours of each query."""
     ranked = []
-    for row, query in enumerate(queries):
+    for query in queries:
         cosines = [
             (sum(float(a) * float(b) for a, b in zip(query, other, strict=True)), i)
             for i, other in enumerate(bank)
-            if owners is None or owners[0][row] != owners[1][i]
         ]
         ranked.append([i for _, i in sorted(cosines, reverse=True)[:k]])
     return ranked
@@ -46,26 +45,22 @@ def winners(
 
 
 @pytest.mark.parametrize(("queries_each", "rows_each"), [(256, 2**16), (17, 100), (10, 7), (1, 299)])
-@pytest.mark.parametrize("images_each", [0, 1, 4])
-def test_it_equals_a_plain_loop(queries_each, rows_each, images_each, monkeypatch) -> None:
-    """For any blocks of queries and of the bank, also below k; with queries from the bank, and owners."""
+def test_it_equals_a_plain_loop(queries_each, rows_each, monkeypatch) -> None:
+    """For any blocks of queries and of the bank, also below k."""
     monkeypatch.setattr(knn, "QUERIES", queries_each)
     monkeypatch.setattr(knn, "ROWS", rows_each)
     torch.manual_seed(0)
     bank, labels = l2_normalize(300, 8), torch.randint(0, 5, (300,))
-    owner = torch.arange(300) // max(1, images_each)
-    owners = (owner[40:80], owner) if images_each else None
-    queries = bank[40:80] if images_each else l2_normalize(40, 8)
-    ranked = loop(queries, bank, 9, owners)
-    blocks = list(nearest(queries, bank, 9, owners))
+    queries = l2_normalize(40, 8)
+    ranked = loop(queries, bank, 9)
+    blocks = list(nearest(queries, bank, 9))
     assert len(blocks) == -(-40 // queries_each)
     assert torch.cat([positions for _, _, positions in blocks]).tolist() == ranked
     for block, cosines, positions in blocks:
         torch.testing.assert_close(cosines, (queries[block, None] * bank[positions]).sum(2))
 
     ks, temperatures = [9, 1, 4], [0.1, 1.0]
-    settings = {"k": ks, "temperature": temperatures, "owners": owners}
-    predicted = classify(queries, bank, labels, 5, **settings)
+    predicted = classify(queries, bank, labels, 5, k=ks, temperature=temperatures)
     for i, k in enumerate(ks):
         for j, temperature in enumerate(temperatures):
             expected = winners(queries, bank, labels, [positions[:k] for positions in ranked], temperature)
@@ -106,12 +101,9 @@ def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
     torch.testing.assert_close(cosines, (queries @ bank.T).topk(20).values, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("size", "images_each"), [(3, 0), (20, 1), (22, 3)])
-def test_k_larger_than_the_bank_is_refused(size, images_each) -> None:
-    owner = torch.arange(size) // max(1, images_each)
-    owners = (owner[:2], owner) if images_each else None
-    with pytest.raises(ValueError, match=f"k=20 needs at least 20 .*, found {size - images_each}"):
-        list(nearest(l2_normalize(2, 4), l2_normalize(size, 4), 20, owners))
+def test_k_larger_than_the_bank_is_refused() -> None:
+    with pytest.raises(ValueError, match="k=20 needs at least 20 .*, found 19"):
+        list(nearest(l2_normalize(2, 4), l2_normalize(19, 4), 20))
 
 
 def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:
