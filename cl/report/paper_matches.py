@@ -12,7 +12,6 @@ from cl.report.intervals import Estimate, difference
 from cl.report.paper_tables import Cell
 
 Compose = Callable[[str], dict[str, Any]]  # from Hydra overrides to the parameters they compose to
-PrintedValues = dict[tuple[str | None, str | None, str | None], float]  # by run, metric and baseline
 
 
 @dataclass(frozen=True)
@@ -20,14 +19,12 @@ class Match:
     """A number that a paper prints, in percent, and ours.
 
     run: the Hydra overrides that reproduce it.
-    computed: for a printed gain, the difference of the two printed values.
     quoted: the source, if the paper quotes the number.
     """
 
     run: str | None
     printed: float | None
     ours: Estimate | None
-    computed: float | None = None
     quoted: str | None = None
 
     @property
@@ -44,13 +41,6 @@ class Match:
         if low <= self.printed <= high:
             return ""
         return "up" if self.ours.mean > self.printed else "down"
-
-    @property
-    def disagrees(self) -> bool:
-        """Whether the printed gain contradicts the printed values."""
-        if self.computed is None or self.printed is None:
-            return False
-        return abs(self.computed - self.printed) > 0.05
 
     @property
     def how(self) -> str:
@@ -113,27 +103,13 @@ class PaperMatches:
         if cell.minus and not self.result_of_run(cell.minus, cell.minus_metric):
             yield cell.minus
 
-    def match(self, cell: Cell, printed: PrintedValues) -> Match:
-        """A cell with our number; from `printed` it computes the gain that a printed gain should equal."""
+    def match(self, cell: Cell) -> Match:
+        """A cell with our number."""
         ours = self.result_of_run(cell.run, cell.metric, cell.row.baseline)
-        if cell.minus is None:
-            return Match(cell.run, cell.printed, ours, quoted=cell.row.quoted)
-        other = self.result_of_run(cell.minus, cell.minus_metric)
-        value = printed.get((cell.run, cell.metric, cell.row.baseline))
-        subtracted = printed.get((cell.minus, cell.minus_metric, None))
-        computed = None if value is None or subtracted is None else value - subtracted
-        gain = difference(ours, other) if ours and other else None
-        return Match(cell.run, cell.printed, gain, computed, cell.row.quoted)
-
-
-def printed_values(paper: paper_tables.Paper) -> PrintedValues:
-    """A paper's printed values of its own runs; if several tables have a run and metric, the first counts."""
-    values: PrintedValues = {}
-    for cell in (cell for table in paper.tables for row in paper_tables.cells(table) for cell in row):
-        is_measured = cell.minus is None and cell.row.quoted is None
-        if is_measured and cell.run is not None and cell.printed is not None:
-            values.setdefault((cell.run, cell.metric, cell.row.baseline), cell.printed)
-    return values
+        if cell.minus is not None:
+            other = self.result_of_run(cell.minus, cell.minus_metric)
+            ours = difference(ours, other) if ours and other else None
+        return Match(cell.run, cell.printed, ours, cell.row.quoted)
 
 
 def command(run: str) -> str:

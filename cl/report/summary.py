@@ -22,7 +22,7 @@ from cl.report.experiments import (
 from cl.report.intervals import Estimate
 from cl.report.page import environment, with_contents
 from cl.report.paper_figures import figure_context
-from cl.report.paper_matches import Compose, Match, PaperMatches, PrintedValues, commands, printed_values
+from cl.report.paper_matches import Compose, Match, PaperMatches, commands
 from cl.report.sweeps import measured_rows, sweeps
 
 MAX_COLUMNS = 5  # of parameters, so that results are in sight
@@ -160,8 +160,7 @@ def _best(metric: str, groups: list[list[Experiment]]) -> tuple[str, Estimate] |
 
 
 def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:
-    printed = printed_values(paper)
-    tables = [_table(table, matches, printed) for table in paper.tables]
+    tables = [_table(table, matches) for table in paper.tables]
     figures = [figure_context(figure, matches) for figure in paper.figures]
     return {
         "title": paper.title,
@@ -172,10 +171,10 @@ def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:
     }
 
 
-def _table(table: paper_tables.Table, matches: PaperMatches, printed: PrintedValues) -> dict[str, Any]:
+def _table(table: paper_tables.Table, matches: PaperMatches) -> dict[str, Any]:
     """Titles, matches and notes, transposed if the columns are the rows of the printed table."""
     cells = list(paper_tables.cells(table))
-    grid = [[matches.match(cell, printed) for cell in row] for row in cells]
+    grid = [[matches.match(cell) for cell in row] for row in cells]
     missing = [run for row in cells for cell in row for run in matches.missing_runs(cell)]
     across: list[dict[str, Any]] = [{"label": column.label, "quoted": None} for column in table.columns]
     down: list[dict[str, Any]] = [{"label": row.label, "quoted": row.quoted} for row in table.rows]

@@ -5,7 +5,7 @@ import pytest
 from cl.report import paper_tables
 from cl.report.experiments import Experiment, mean_over_seeds
 from cl.report.intervals import Estimate, Interval
-from cl.report.paper_matches import Match, PaperMatches, commands, printed_values
+from cl.report.paper_matches import Match, PaperMatches, commands
 from tests.support.experiments import KNN, TABLE3, composed, experiment
 
 
@@ -14,7 +14,7 @@ def match(found: list[Experiment], paper: str, table: str, row: str, column: int
     matches = PaperMatches(found, composed)
     chosen = next(t for t in sheet.tables if t.name == table)
     cells = next(cells for cells in paper_tables.cells(chosen) if cells[0].row.label == row)
-    return matches.match(cells[column], printed_values(sheet))
+    return matches.match(cells[column])
 
 
 def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> None:
@@ -26,8 +26,6 @@ def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> Non
     assert (cell.printed, cell.ours.mean, round(cell.difference, 6)) == (81.8, 80.0, -1.8)
     cell = match(found, "dcl", "Table 3", "DCL, gain")
     assert (cell.printed, cell.ours.mean, cell.ours.names) == (3.1, 3.5, ("b", "a"))
-    assert cell.computed == pytest.approx(2.4)
-    assert cell.disagrees
     assert cell.ours.sd is None
     again = [experiment("c", TABLE3.replace("loss=dcl", "loss=infonce"), 82.0, seed=1)]
     again.append(experiment("d", TABLE3, 84.5, seed=1))
