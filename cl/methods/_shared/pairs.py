@@ -5,9 +5,9 @@ from torch import Tensor
 from cl.objective.terms import Agreement
 
 
-def pairs(views: int, targets: int = 2) -> list[tuple[int, int]]:
-    """(a, b) for each target view b and every other view a: 2 (V - 1) pairs for two targets."""
-    return [(a, b) for b in range(targets) for a in range(views) if a != b]
+def pairs(views: int) -> list[tuple[int, int]]:
+    """(a, b) for each of two target views b and every other view a: 2 (V - 1) pairs."""
+    return [(a, b) for b in range(2) for a in range(views) if a != b]
 
 
 def agreements(predictions: list[Tensor], targets: list[Tensor]) -> list[Agreement]:
