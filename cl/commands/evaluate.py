@@ -99,7 +99,7 @@ def evaluate(
     from cl.hub.encoder import opened
     from cl.hub.result_tables import target_of, write_table
 
-    target = target_of(to)
+    target = target_of(to, encoder, train, val, labels)
     embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
     say = progress("evaluate").say
     bank, queries, copies = labelled.read(train, val, embedded, labels=labels, holdout=holdout, say=say)
