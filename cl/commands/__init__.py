@@ -65,7 +65,9 @@ def labelled_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--holdout", type=float, default=0.2, show_default=True, help="The share that is held out."
         ),
         click.option(
-            "--labels", type=path, help="A table with the columns path and label, instead of folders."
+            "--labels",
+            type=path,
+            help="A table with the columns path and label, optionally group, instead of folders.",
         ),
         click.option(
             "--val",

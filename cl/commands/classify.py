@@ -71,11 +71,13 @@ def classify(
     from cl.hub.result_tables import target_of
 
     table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
-    written, saved = target_of(to), target_of(save, (FILE,), "--save")
+    written = target_of(to, labels, images, features, classifier, encoder)
+    saved = target_of(save, suffixes=(FILE,), option="--save")
     _check(table, used, saved)
     tuned = encoder_beside(saved) if finetune and saved else None
     if finetune:
-        _check_finetuning(table, features, encoder, tuned)
+        _check_finetuning(table, features)
+        target_of(tuned, encoder, suffixes=(FILE,), option="--save")
     if bool(images) == bool(features):
         raise ValueError(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
@@ -104,12 +106,21 @@ def classify(
 
 
 def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> None:
+    from cl.hub import classifier_file
+
     if bool(labels) == bool(classifier):
         raise ValueError(
             "give either --labels (a table) to train a classifier or --classifier (a file of --save) to use"
         )
     if classifier and save:
         raise ValueError(f"--save {save} needs --labels: --classifier {classifier} is saved already")
+    if save and save.exists():
+        try:
+            classifier_file.load(save)
+        except ValueError as error:
+            raise ValueError(
+                f"--save {save} would overwrite another file than a classifier; choose another path"
+            ) from error
 
 
 def encoder_beside(classifier: Path) -> Path:
@@ -117,12 +128,10 @@ def encoder_beside(classifier: Path) -> Path:
     return classifier.with_name(f"{classifier.stem}-encoder{FILE}")
 
 
-def _check_finetuning(labels: Path | None, features: Any, encoder: Any, tuned: Path | None) -> None:
+def _check_finetuning(labels: Path | None, features: Any) -> None:
     if not labels or features:
         found = "--features" if features else "--classifier"
         raise ValueError(f"--finetune trains on --images with --labels, found {found}; leave out one of them")
-    if tuned and isinstance(encoder, str | PathLike) and Path(encoder).absolute() == tuned.absolute():
-        raise ValueError(f"--finetune would write {tuned} over the --encoder; give --save another name")
 
 
 @dataclass(frozen=True)

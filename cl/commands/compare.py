@@ -81,7 +81,7 @@ def compare(
     from cl.hub.listing import paths
     from cl.hub.result_tables import target_of, write_table
 
-    target, show = target_of(to), progress("compare")
+    target, show = target_of(to, a, b, train, val, labels), progress("compare")
     for images in (train, val):
         if images is not None:
             paths(images)  # raises ValueError before the encoders are read

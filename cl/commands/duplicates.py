@@ -69,7 +69,7 @@ def duplicates(
     from cl.hub import matching, near_duplicates
     from cl.hub.result_tables import target_of, write_table
 
-    files, target = matching.as_paths(features), target_of(to)
+    files, target = matching.as_paths(features), target_of(to, features, encoder)
     if len(files) > 2:
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"

@@ -66,6 +66,7 @@ def embed(
     """
     from cl.hub import feature_files, listing
     from cl.hub.embedding import EmbeddingJob
+    from cl.hub.result_tables import check_target, target_of
     from cl.networks.backbones import check_size
     from cl.runtime import machine
     from cl.runtime.distributed import ranks
@@ -74,6 +75,9 @@ def embed(
         raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
     with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
         path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
+        target_of(path, images, encoder, suffixes=tuple(feature_files.FORMATS))
+        if path.suffix == ".npy":
+            check_target(path.with_suffix(".txt"), images)
         _check(path, resize, crop, map=map, patches=patches)
         inputs = listing.paths(images)
         with machine.settings_restored():
@@ -132,11 +136,8 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
 
 
 def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches: bool) -> None:
-    from cl.hub import feature_files
-    from cl.hub.result_tables import target_of
     from cl.runtime.base_config import check_crop
 
-    target_of(to, tuple(feature_files.FORMATS))
     if patches and (map or to.suffix == ".csv"):
         raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
     if map and find_spec("sklearn") is None:
@@ -146,7 +147,7 @@ def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches
     if map and to.suffix != ".parquet":
         raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
     names = to.with_suffix(".txt")
-    is_continued = Path(f"{to}.partial").exists()
+    is_continued = Path(f"{to}.partial/identity").exists()
     if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
         raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
     if (resize is None) != (crop is None):

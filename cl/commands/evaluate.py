@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A measure in percent, and its 95 % interval (Wilson's) for other validation images."""
+    """A measure in percent, and its 95 % interval for other validation images; one group gives none."""
 
     measure: str
     percent: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Evaluation:
     knn: the k nearest training images vote.
     linear: logistic regression.
     majority: every image gets the most frequent class of the training images.
+    independent: how many independent images each of these three counts; 0 if all are of one group.
     """
 
     knn: float
@@ -43,19 +44,19 @@ class Evaluation:
     train_images: int
     val_images: int
     classes: int
+    independent: tuple[float, ...]
 
     def rows(self) -> Iterator[Row]:
         """Every measure."""
         from cl.report.intervals import interval
 
-        for measure, percent in (
-            (f"kNN, k = {self.k}", self.knn),
-            ("logistic regression", self.linear),
-            ("most frequent class", self.majority),
-        ):
-            within = interval(percent, self.val_images)
-            assert within  # there are validation images
-            yield Row(measure, percent, *within)
+        measures = {
+            f"kNN, k = {self.k}": self.knn,
+            "logistic regression": self.linear,
+            "most frequent class": self.majority,
+        }
+        for (measure, percent), images in zip(measures.items(), self.independent, strict=True):
+            yield Row(measure, percent, *(interval(percent, images) or (None, None)))
 
 
 def evaluate(
@@ -75,14 +76,15 @@ def evaluate(
 
     Features are those of `embed`: one view per image, without augmentation. kNN: the k nearest training
     images by cosine vote with weight exp(cosine / 0.07) (Wu et al. 2018, section 3.4). Linear: multinomial
-    logistic regression by L-BFGS on standardised features, C = 1.
+    logistic regression by L-BFGS on standardised features, C = 1. Validation images of a group, and equal
+    files, count together in the intervals.
 
     Args:
         encoder: a file or name that `cl.load` takes, or what it returned.
         train: as `images` of `embed`. The class is the column label of a table, or else the folder below a
             given folder, or else the folder that contains the image. Images without a class are left out.
         val: the same; None: a share of the training images, chosen by a hash of their names or groups.
-        labels: a table with the columns path and label, instead of folders.
+        labels: a table with the columns path, label and optionally group, instead of folders.
         holdout: the share of the training images if `val` is None.
         k: number of neighbours.
         to: a .csv or .parquet file to write, with the fields of `Row` as columns.
@@ -94,27 +96,34 @@ def evaluate(
     """
     import numpy as np
 
-    from cl.features.scores import knn_accuracy, linear_probe
+    from cl.evaluations._shared.shares import independent
+    from cl.features.scores import checked, knn_correct, linear_correct
     from cl.hub import labelled
     from cl.hub.encoder import opened
+    from cl.hub.held_together import held_together
     from cl.hub.result_tables import target_of, write_table
 
-    target = target_of(to)
+    target = target_of(to, encoder, train, val, labels)
     embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
     say = progress("evaluate").say
     bank, queries, copies = labelled.read(train, val, embedded, labels=labels, holdout=holdout, say=say)
     if copies:
         say(f"left out validation images that are also training images: {copies}")
-    rows = bank.features, bank.labels, queries.features, queries.labels
+    rows = checked(bank.features, bank.labels, queries.features, queries.labels)
     classes, counts = np.unique(bank.labels, return_counts=True)
+    right = [each.numpy().astype(float) for each in (knn_correct(*rows, k=k), linear_correct(*rows))]
+    right.append((queries.labels == classes[counts.argmax()]).astype(float))
+    knn, linear, majority = (100 * float(each.mean()) for each in right)
+    groups, _ = held_together(queries.groups.tolist(), queries.files)
     found = Evaluation(
-        knn=knn_accuracy(*rows, k=k),
-        linear=linear_probe(*rows),
-        majority=100 * float((queries.labels == classes[counts.argmax()]).mean()),
+        knn=knn,
+        linear=linear,
+        majority=majority,
         k=k,
         train_images=len(bank),
         val_images=len(queries),
         classes=len({*classes, *queries.labels}),
+        independent=tuple(independent(each, groups) for each in right),
     )
     if target:
         write_table(target, Row._fields, found.rows())
@@ -133,7 +142,8 @@ def command(val: tuple[Path, ...], **options: Any) -> None:
     An image's class is the folder that it is in, below the given folder, or its label in a table. The encoder
     stays as it is: each image gives one feature vector, without augmentation. kNN: the nearest training
     images by cosine vote with weight exp(cosine / 0.07). Logistic regression: multinomial, by L-BFGS with
-    C = 1, on standardised features. Percentages are of the validation images, with Wilson's 95 % intervals.
+    C = 1, on standardised features. Percentages are of the validation images, with 95 % intervals, in which
+    images of a group (a column of the table) and equal files count together.
     """
     found = evaluate(val=val or None, **options)
     click.echo(
@@ -141,4 +151,7 @@ def command(val: tuple[Path, ...], **options: Any) -> None:
         f"{counted(found.val_images, 'validation images')}, {counted(found.classes, 'classes')}"
     )
     for row in found.rows():
-        click.echo(f"{row.measure:<20} {row.percent:5.1f} % [{row.low:.1f}, {row.high:.1f}]")
+        within = "(one group of images: no interval)"
+        if row.low is not None:
+            within = f"[{row.low:.1f}, {row.high:.1f}]"
+        click.echo(f"{row.measure:<20} {row.percent:5.1f} % {within}")

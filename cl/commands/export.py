@@ -54,15 +54,17 @@ def export(
         card: for hub, a file of Markdown to append to the model card, such as report/tables.md.
 
     Raises:
-        ValueError: the encoder is missing or damaged, the format does not support it, or an argument does not
-            fit the format.
+        ValueError: the encoder is missing or damaged, the format does not support it, the export would
+            overwrite it, or an argument does not fit the format.
     """
     from cl.hub import export as exports
     from cl.hub import foreign
     from cl.hub.encoder import transform_in
+    from cl.hub.result_tables import check_target
 
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     text = _check(format, path, license, card)
+    check_target(path if format in FILES else path / exports.WEIGHTS, encoder)
     found = foreign.load(fspath(encoder), prefix)
     if found.deviation and format != "onnx":
         raise ValueError(

@@ -83,7 +83,8 @@ def search(
     from cl.hub import matching, picture_page
     from cl.hub.result_tables import target_of, write_table
 
-    path, target = Path(features).expanduser(), target_of(to, (".html", ".csv", ".parquet"))
+    path = Path(features).expanduser()
+    target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
     bank = matching.read(path)
     if len(bank.names) > MANY and not approximate:
         progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")

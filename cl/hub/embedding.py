@@ -112,14 +112,18 @@ class EmbeddingJob:
             ValueError: there are no images, or `Listing.write` refuses an input.
         """
         listing = Listing(self.inputs, self.partial / "listing")
-        listed, left_out = listing.write()
-        if not len(listing):
-            shutil.rmtree(self.partial)
-            others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-            raise ValueError(
-                f"no images in {_named(self.inputs)}, found {others or 'no files at all'}; give images, a "
-                "folder, a list or a table of images"
-            )
+        try:
+            listed, left_out = listing.write()
+            if not len(listing):
+                others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+                raise ValueError(
+                    f"no images in {_named(self.inputs)}, found {others or 'no files at all'}; give images, "
+                    "a folder, a list or a table of images"
+                )
+        except (ValueError, OSError):
+            if not (self.partial / "identity").exists():  # else there are parts of an earlier run
+                shutil.rmtree(self.partial)
+            raise
         identity = f"{listed} {self.notes} {self.part_size} {reads_heic()}"
         self._use(listing, hashlib.sha256(identity.encode()).hexdigest())
         return left_out

@@ -13,8 +13,10 @@ from cl.hub.held_together import digests, held_together
 from cl.hub.labels import Labels, classes
 from cl.hub.listing import paths, root_of
 from cl.shards.duplicates import copies
-from cl.sources._shared.trees import held_out, share_of_few
+from cl.sources._shared.trees import held_out, last_of_classes, number_of, share_of_few, why_hidden
+from cl.sources.table import similar
 
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # names of folders
 Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
@@ -66,15 +68,19 @@ def read(
         embedded: gives the features of one of these.
         holdout: their share.
         labels: a table of labels; by default they are in the given tables, or are names of folders.
-        say: is told which images and which rows of the table are left out.
+        say: is told which images and which rows of the table are left out, and which classes cannot be found.
 
     Raises:
         ValueError: a side has no labelled image, all training images are of one class, all of `val` are
-            training images, `holdout` is not a share, or the table is damaged.
+            training images, the folders of an input are splits, `holdout` is not a share, or the table is
+            damaged.
     """
     if not 0 < holdout < 1:
         raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
     table = Labels(Path(labels).expanduser()) if labels else None
+    for images in (train, val):
+        if images is not None and not table:
+            _check_classes(images)
     bank = _labelled(train, table, embedded, say)
     if val is None:
         bank, queries = _split(bank, holdout, say)
@@ -94,7 +100,25 @@ def read(
         raise ValueError(
             f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
         )
-    return bank, queries.at(new), int((~new).sum())
+    queries, known = queries.at(new), {*bank.labels.tolist()}
+    for remark in similar(sorted(known.union(queries.labels.tolist()))):
+        say(remark)
+    if unknown := [label for label in queries.labels.tolist() if label not in known]:
+        images_of = counted(len(unknown), "validation images")
+        say(f"{images_of} of classes without a training image, such as {unknown[0]}, count as errors")
+    return bank, queries, int((~new).sum())
+
+
+def _check_classes(images: Inputs) -> None:
+    """Raises ValueError if the folders in a given folder are not classes, but splits."""
+    for given in filter(Path.is_dir, paths(images)):
+        names = sorted(path.name for path in given.iterdir() if path.is_dir() and not why_hidden(path.name))
+        if len(names) > 1 and SPLITS.issuperset(name.casefold() for name in names):
+            names.sort(key=lambda name: not name.casefold().startswith("train"))
+            raise ValueError(
+                f"{given} has the folders {' and '.join(names)}, which are splits, not classes; give for "
+                f"example --train {given / names[0]} --val {given / names[-1]}"
+            )
 
 
 def _labelled(
@@ -131,14 +155,20 @@ def _labelled(
 def _split(
     images: LabelledImages, share: float, say: Callable[[str], object]
 ) -> tuple[LabelledImages, LabelledImages]:
-    """Training images and held-out ones, by a hash of names or groups; groups and copies stay together."""
+    """Training images and held-out ones, by a hash of names or groups; groups and copies stay together.
+
+    Each class keeps for training what would be held out last.
+    """
     together, remarks = held_together(images.groups.tolist(), images.files)
     for remark in remarks:
         say(remark)
     firsts = np.unique(together, return_index=True)[1][together]
     keys = [str(images.groups[first]) or images.names[first] for first in firsts]
     share = share_of_few(set(keys), share)
-    held = np.array([held_out(key, share) for key in keys])
+    kept = last_of_classes(
+        (label, number_of(key), key) for label, key in zip(images.labels, keys, strict=True)
+    )
+    held = np.array([key not in kept and held_out(key, share) for key in keys])
     if held.all() or not held.any():
         raise ValueError(
             f"holdout={share} of {counted(len(held), 'images')} leaves {(~held).sum()} training and "

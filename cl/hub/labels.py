@@ -74,6 +74,8 @@ class Labels:
         """The error that no image asked about has a label."""
         remedy = "fill in its column label"
         if unused := self.unused():
+            if "\\" in unused[0]:
+                return table.with_backslashes(unused[0], self.file)
             remedy = f"its paths, such as {unused[0]}, must start from its folder, or from that of the images"
         return ValueError(f"none of the {images} has a label in {self.file}; {remedy}")
 
@@ -88,6 +90,8 @@ def _absolute(path: Path) -> str:
 
 def classes(given: Path, names: list[str], labels: Labels | None = None) -> list[tuple[str, str] | None]:
     """The label and group of each image, and None for an image without a label.
+
+    Names of classes agree however their accents are encoded.
 
     Args:
         given: a folder, list, table or file, and `names` the names of its images from `root_of([given])`.
@@ -105,7 +109,7 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
         return [(_only(found, name, labels.file), group) if found else None for name, (found, group) in rows]
     parts = [Path(name).parts[:-1] for name in names]
     first = 0 if given.is_dir() else -1
-    return [(folders[first], "") if folders else None for folders in parts]
+    return [(normalize("NFC", folders[first]), "") if folders else None for folders in parts]
 
 
 def _only(labels: list[str], name: str, file: Path) -> str:

@@ -55,8 +55,8 @@ def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[
         The path from `root_of(inputs)`; the size and version.
 
     Raises:
-        ValueError: a name contains a line break or is not valid UTF-8, a folder below another is a link, or
-            a table is damaged.
+        ValueError: a name contains a line break or is not valid UTF-8, a folder below another is a link, a
+            table is damaged, or a path has backslashes.
     """
     named = _named(inputs, left_out)
     if len(inputs) == 1 and inputs[0].is_dir():
@@ -86,8 +86,10 @@ def _named(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str
                 check_name(name)
                 if reason := wrong_suffix(Path(name)):
                     left_out[reason] += 1
+                elif (status := status_of(root / name)) == "missing" and "\\" in path:
+                    raise table.with_backslashes(path, given)
                 else:
-                    yield name, status_of(root / name)
+                    yield name, status
 
 
 def _is_index(path: Path) -> bool:

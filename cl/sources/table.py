@@ -27,6 +27,7 @@ from cl.sources._shared.trees import (
     check_class,
     held_out,
     images_below,
+    last_of_classes,
     number_of,
     share_of_few,
     wrong_suffix,
@@ -42,6 +43,7 @@ COLUMNS = {
 }
 LEAST_LABELLED = 100  # images held out, where most have no label: they judge an encoder
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
+TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
@@ -235,10 +237,15 @@ def _checked_path(text: str | None, folder: Path, place: str) -> PurePosixPath:
         raise ValueError(f"{place}: the path is empty")
     path = PurePosixPath(text)
     if "\\" in text:
-        raise ValueError(f"{place}: the path {text} has backslashes; write {text.replace(chr(92), '/')}")
+        raise with_backslashes(text, place)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{place}: {text} leads out of the table's folder; give a path below it")
     return PurePosixPath(on_disk(folder, text))
+
+
+def with_backslashes(path: str, place: object) -> ValueError:
+    """The error about a path as Windows writes it."""
+    return ValueError(f"{place}: the path {path} has backslashes; write {path.replace(chr(92), '/')}")
 
 
 def on_disk(folder: Path, name: str) -> str:
@@ -251,13 +258,13 @@ def on_disk(folder: Path, name: str) -> str:
 
 def _kept_for_training(rows: list[Row], group_splits: dict[str, str]) -> set[str]:
     """A group, or an image without one, of each class: one in training by the table, or the last held out."""
-    last: dict[str, tuple[int, str]] = {}
+    units = []
     for row in rows:
         if row.label is not None:
             given = row.split or group_splits.get(row.group or "")
             rank = number_of(row.unit) if given is None else 2**64 if given == "train" else -1
-            last[row.label] = max((rank, row.unit), last.get(row.label, (-1, "")))
-    return {unit for _, unit in last.values()}
+            units.append((row.label, rank, row.unit))
+    return last_of_classes(units)
 
 
 def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
@@ -300,8 +307,12 @@ def read(table: Path, names: Mapping[str, str]) -> tuple[dict[str, list[str | No
                 f"{table} has the columns {' and '.join(here)} for one {column}; remove or rename one"
             )
         if here:
-            cells = parsed.column(every.index(here[0])).to_pylist()
-            found[column] = [_cell(cell and unescaped(cell)) for cell in cells]
+            cells = [
+                _cell(cell and unescaped(cell)) for cell in parsed.column(every.index(here[0])).to_pylist()
+            ]
+            if column != "path":  # `on_disk` finds the file
+                cells = [cell and normalize("NFC", cell) for cell in cells]
+            found[column] = cells
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
         elif name != column:
             raise ValueError(
@@ -334,8 +345,12 @@ def read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
         elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
-            header = content.decode("utf-8-sig").partition("\n")[0]
-            layout = csv.ParseOptions(delimiter=max(DELIMITERS, key=header.count), newlines_in_values=True)
+            text = content.decode("utf-8-sig")
+            if told := TOLD_DELIMITER.match(text):
+                content = text[told.end() :].encode()
+            header = re.sub('"[^"]*"', "", text).partition("\n")[0]
+            delimiter = told[1] if told else max(DELIMITERS, key=header.count)
+            layout = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             names = csv.open_csv(io.BytesIO(content), parse_options=layout).schema.names
             used = {name: pyarrow.string() for name in names if is_used(name)}
             options = csv.ConvertOptions(column_types=used, strings_can_be_null=True, null_values=[""])

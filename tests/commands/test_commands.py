@@ -1,6 +1,7 @@
 """What all commands share: help at once, and a function of `cl` with the same arguments."""
 
 import inspect
+import shlex
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import cl
 from cl.commands import SUMMARIES, main
 from tests.support.project import ROOT
+from tests.support.stages import assert_refused
 
 HELP = """
 import sys
@@ -39,6 +41,43 @@ def test_a_command_is_a_function_of_cl_with_the_same_arguments(name) -> None:
     assert command is not None
     assert {parameter.name for parameter in command.params} == set(inspect.signature(function).parameters)
     assert function.__doc__
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "embed table.csv --to table.csv",
+        "embed a.jpg table.csv --to ../here/table.csv",
+        "embed list.txt --to list.npy",
+        "classify --labels table.csv --images a.jpg --to table.csv",
+        "classify --labels table.csv --images other.csv --to other.csv",
+        "classify --labels table.csv --features b.parquet --to b.parquet",
+        "classify --labels table.csv --images a.jpg --save encoder.safetensors",
+        "classify --labels table.csv --images a.jpg --encoder e.safetensors --finetune --save l.safetensors",
+        "search b.parquet a.jpg --to b.parquet",
+        "search b.parquet other.csv --to other.csv",
+        "duplicates b.parquet --to b.parquet",
+        "evaluate --train a.jpg --labels table.csv --to table.csv",
+        "evaluate --train table.csv --val other.csv --to other.csv",
+        "compare encoder.safetensors link.safetensors --train a.jpg --labels table.csv --to table.csv",
+        "export torchvision --encoder link.safetensors --to encoder.safetensors",
+        "export hub --encoder folder/model.safetensors --to folder",
+    ],
+)
+def test_no_command_overwrites_what_it_reads(words, tmp_path) -> None:
+    here = tmp_path / "here"
+    (here / "folder").mkdir(parents=True)
+    names = (
+        "table.csv other.csv list.txt list.npy b.parquet a.jpg encoder.safetensors folder/model.safetensors"
+    )
+    for name in names.split():
+        (here / name).write_text("content")
+    for name in ("link", "e", "l-encoder"):
+        (here / f"{name}.safetensors").symlink_to("encoder.safetensors")
+    command, *arguments = shlex.split(words)
+    assert_refused(here, command, {"would overwrite": arguments})
+    assert {(here / name).read_text() for name in names.split()} == {"content"}
+    assert len([*here.rglob("*")]) == 12
 
 
 def test_the_command_runs_as_a_module() -> None:

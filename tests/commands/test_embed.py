@@ -211,11 +211,13 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk/a.jpg").write_bytes(b"no image")
     torch.save(transformer().state_dict(), tmp_path / "vit.pth")
+    (tmp_path / "bad.csv").write_text("species\nrobin\n")
     to, of = ["--to", tmp_path / "features.npy"], ["--encoder", encoder]
     small = ["--encoder", tmp_path / "vit.pth", "--resize", 30, "--crop", 30]
     mistakes = {
         "no file or folder none; give images, a folder, a list or a table of images": ["none", *to],
         "empty, found 1 with suffix .txt; give images": [tmp_path / "empty", *to, *of],
+        "bad.csv has the columns species": [tmp_path / "bad.csv", *to, *of],
         "can be read: ValueError: not an image, or an unsupported": [tmp_path / "junk", *to, *of],
         "--map needs columns beside the features, but": [images, "--to", tmp_path / "a.npy", *of, "--map"],
         "must be a file that ends in .parquet, .npy or .csv": [images, "--to", tmp_path / "features.h5"],
@@ -223,15 +225,17 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         "another process is writing": [images, "--to", tmp_path / "locked.npy", *of],
         "holds no encoder below 'a.', only below ''": [images, *to, *of, "--prefix", "a."],
         "notes.txt, which cl embed did not write": [images, "--to", tmp_path / "notes.npy", *of],
+        "(Errno|File name) .*too long": ["x" * 256, *to, *of],
         r"vit.pth does not take the images of 30 px from --crop \(": [images, *to, *small],
         "found --resize None with --crop 16; give both or": [images, *to, *of, "--crop", 16],
         "crop=16 is larger than resize=8": [images, *to, *of, "--crop", 16, "--resize", 8],
         "records resize=20 and crop=16; leave": [images, *to, *of, "--crop", 16, "--resize", 16],
     }
     (tmp_path / "notes.txt").write_text("of the user")
+    (tmp_path / "notes.npy.partial").mkdir()  # of a run that was killed before it had listed its images
     (tmp_path / "locked.npy.partial").mkdir()
     with (tmp_path / "locked.npy.partial/lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         assert_refused(project, "embed", mistakes)
-    assert not to[1].exists()
+    assert not [*tmp_path.glob("features*")]
     assert (tmp_path / "notes.txt").read_text() == "of the user"

@@ -1,6 +1,7 @@
 """Accuracies of frozen features; classes from folders and from tables."""
 
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from unicodedata import normalize
@@ -10,6 +11,7 @@ import pytest
 
 import cl
 from cl.runtime.tables import write_csv
+from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
 from tests.support.stages import assert_refused, run_cl
@@ -78,6 +80,55 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
         cl.evaluate(train=data / "train/robin/2024", val=data / "val", labels=table, **options)
 
 
+def test_images_of_a_group_and_equal_files_count_once(data, tmp_path) -> None:
+    sides, encoder = {"train": data / "train", "val": data / "val"}, cl.load(data / "encoder.safetensors")
+    alone = cl.evaluate(encoder, **sides, k=3)
+    shutil.copytree(data / "val", tmp_path / "val")
+    for file in sorted((tmp_path / "val").glob("*/*/*.jpg")):
+        for number in range(9):
+            shutil.copy(file, file.with_stem(f"{file.stem} copy {number}"))
+    copied = cl.evaluate(encoder, train=data / "train", val=tmp_path / "val", k=3)
+    assert (copied.val_images, copied.knn) == (120, alone.knn)
+    files = [*data.glob("*/*/*/*.jpg")]
+    rows = [
+        (file.relative_to(data), file.parts[-3], f"{file.parts[-4]} {int(file.stem) // 2}") for file in files
+    ]
+    write_csv(data / "groups.csv", ["path", "label", "group"], rows)
+    grouped = cl.evaluate(encoder, **sides, labels=data / "groups.csv", k=3)
+    for row, *others in zip(alone.rows(), copied.rows(), grouped.rows(), strict=True):
+        for other in others:
+            assert other.percent == row.percent
+            assert other.high - other.low > row.high - row.low
+    write_csv(data / "groups.csv", ["path", "label", "group"], [(*row[:2], row[2][:3]) for row in rows])
+    words = ("--train", sides["train"], "--val", sides["val"], "--labels", data / "groups.csv", "--k", 3)
+    of = ("--encoder", data / "encoder.safetensors", "--to", tmp_path / "rows.csv")
+    assert run_cl("evaluate", *words, *of).stdout.count("one group") == 3
+    assert {(row["low"], row["high"]) for row in read_csv(tmp_path / "rows.csv")} == {("", "")}
+
+
+def test_classes_that_training_lacks_are_named(data, tmp_path, capsys) -> None:
+    """Spelled with another case or missing; differently encoded accents are the same class."""
+    for split, names in {"train": ("Robin", "v\u00f6gel"), "val": ("robin", "vo\u0308gel", "wren")}.items():
+        for label, name in enumerate(names):
+            shutil.copytree(data / split / ("robin", "vo\u0308gel")[label % 2], tmp_path / split / name)
+    found = cl.evaluate(
+        data / "encoder.safetensors", train=tmp_path / "train", val=tmp_path / "val", k=3, holdout=0.5
+    )
+    said = capsys.readouterr().err
+    assert found.classes == 4
+    assert "'Robin' and 'robin'" in said
+    assert "12 validation images of classes without a training image, such as robin" in said
+
+
+def test_every_class_keeps_a_training_image(data, tmp_path, capsys) -> None:
+    for number, file in enumerate(sorted(data.glob("*/*/*/*.jpg"))):
+        (tmp_path / f"{number // 3}").mkdir(exist_ok=True)
+        shutil.copy(file, tmp_path / f"{number // 3}/{number}.jpg")
+    found = cl.evaluate(data / "encoder.safetensors", train=tmp_path, holdout=0.9, k=3)
+    assert (found.classes, found.train_images) == (12, 12)
+    assert "without a training image" not in capsys.readouterr().err
+
+
 def test_a_share_of_the_images_is_held_out(data) -> None:
     found = cl.evaluate(data / "encoder.safetensors", train=data / "train", holdout=0.25, k=3)
     assert found.val_images >= 5
@@ -91,6 +142,7 @@ def test_the_command_prints_intervals_and_answers_mistakes(data, project) -> Non
     assert re.search(r"most frequent class +50\.0 % \[25\.4, 74\.6\]", printed)
     mistakes = {
         "at least 50 labelled training images, found 24": ["--train", train, "--val", val, "--k", 50],
+        f"folders train and val.*--train {train} --val {val}": ["--train", data, "--val", val],
         "none of the 12 images": ["--train", train / "robin/2024", "--val", val],
         "no file or folder": ["--train", data / "none", "--val", val],
         "must be a file that ends in .csv or .parquet": ["--train", train, "--to", "accuracies.txt"],

@@ -68,14 +68,21 @@ def test_parts_are_computed_again_once_heic_can_be_read(images, monkeypatch) -> 
     assert compute(job(images)) == [False]
 
 
-def test_links_that_lead_nowhere_count_as_unreadable(images) -> None:
+def test_links_that_lead_nowhere_and_folders_count_as_unreadable(images) -> None:
     (images / "loop.jpg").symlink_to("loop.jpg")
     (images / "below a file.jpg").symlink_to("0.jpg/1.jpg")
-    begun = job(images)
+    (images.parent / "folder.jpg").mkdir()
+    names = [*(path.name for path in images.iterdir()), "../folder.jpg"]
+    (images / "list.txt").write_text("\n".join(names))
+    begun = job(images / "list.txt")
     compute(begun)
     assert embedding.merge(begun) == (
         5,
-        {"OSError: Too many levels of symbolic links": 1, "NotADirectoryError: Not a directory": 1},
+        {
+            "OSError: Too many levels of symbolic links": 1,
+            "NotADirectoryError: Not a directory": 1,
+            "IsADirectoryError: Is a directory": 1,
+        },
     )
 
 

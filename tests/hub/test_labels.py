@@ -51,6 +51,11 @@ def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
     assert classes(tmp_path / "list.txt", names) == [("2024", ""), None]
 
 
+def test_names_of_classes_agree_however_accents_are_encoded(tmp_path) -> None:
+    for given in (tmp_path, table(tmp_path, "path,label,group\nvo\u0308gel/1.jpg,vo\u0308gel,e\u0301\n")):
+        assert classes(given, ["vo\u0308gel/1.jpg"])[0] in (("vögel", ""), ("vögel", "é"))
+
+
 def targets(folder: Path, text: str) -> Targets:
     return read_targets(table(folder, text), NAMES, folder / "images")
 
@@ -71,6 +76,11 @@ def test_tables_of_excel(tmp_path) -> None:
     for delimiter in ";\t":
         text = 'path,label\r\na/1.jpg,"x;y"\r\nb/é.jpg,y\r\n'.replace(",", delimiter)
         assert targets(tmp_path, f"\ufeff{text}").targets.tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
+        told = f"sep={delimiter}\r\n{text}"
+        assert targets(tmp_path, f"\ufeff{told}").targets.tolist() == targets(tmp_path, told).targets.tolist()
+        assert targets(tmp_path, told).classes == ["x", "y"]
+    text = 'path,"sex; age; weight","label"\na/1.jpg,m;1;2,x\nb/é.jpg,f;2;3,y\n'
+    assert targets(tmp_path, text).classes == ["x", "y"]
     (tmp_path / "labels.csv").write_text(text, encoding="cp1252")
     with pytest.raises(ValueError, match="labels.csv is not UTF-8 text; save it again as CSV UTF-8"):
         read_targets(tmp_path / "labels.csv", NAMES, tmp_path / "images")
@@ -116,6 +126,8 @@ def test_mistakes(tmp_path) -> None:
         ValueError, match=r"none of the 4 images in .*; its paths, such as 0\.jpg, must start"
     ):
         targets(tmp_path, f"path,label\n{others}")
+    with pytest.raises(ValueError, match=r"a\\1.jpg has backslashes; write a/1.jpg"):
+        targets(tmp_path, "path,label\na\\1.jpg,x\n")
     with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
         targets(tmp_path, "path,species\na/1.jpg,x\n")
     with pytest.raises(ValueError, match="a label in .*labels.csv; fill in its column label"):

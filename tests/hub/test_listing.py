@@ -105,10 +105,12 @@ def test_inputs_that_name_no_images_are_refused(tmp_path) -> None:
     (tmp_path / "two.csv").write_text("image,file\na,b\n")
     (tmp_path / "none.csv").write_text("species,count\na,b\n")
     (tmp_path / "word.txt").write_bytes(b"\xff\xfea\x00")
+    (tmp_path / "windows.txt").write_text("a\\b.jpg\n")
     wrong = {
         "missing": "no file or folder .*missing; give images",
         "two.csv": "the columns image and file for one path; remove or rename one",
         "none.csv": "has the columns species, count; call one of them path",
+        "windows.txt": r"windows.txt: .* a\\b.jpg has backslashes; write a/b.jpg",
         "word.txt": "is not UTF-8 text; write the path of an image on each line",
     }
     for name, reason in wrong.items():

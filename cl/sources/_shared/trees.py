@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 
 from cl.runtime.files import UNREACHABLE
@@ -184,6 +184,14 @@ def held_out(name: str, share: float) -> bool:
 def number_of(name: str) -> int:
     """A 64-bit hash; the smallest numbers are held out."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+
+
+def last_of_classes(units: Iterable[tuple[str, int, str]]) -> set[str]:
+    """The image or group of each class that is held out last, of (class, `number_of` the name, name)."""
+    last: dict[str, tuple[int, str]] = {}
+    for label, number, name in units:
+        last[label] = max((number, name), last.get(label, (-1, "")))
+    return {name for _, name in last.values()}
 
 
 def share_of_few(names: Collection[str], share: float, least: int = LEAST) -> float:
