@@ -62,10 +62,11 @@ def test_nothing_is_composed_beside_a_run_in_the_same_folder(clone) -> None:
         return clone.run(*command, "loss=dclx", code=255 if command[0] == "dvc" else 1)
 
     by_dvc, by_hand = ("dvc", "exp", "run", "--queue", "-S"), ("python", "-m", "pipeline.compose")
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as running:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as running:
         for mode, command in (("write", by_dvc), ("read", by_hand)):
             assert f"(process {running.pid}) is running in this folder" in told(running.pid, mode, *command)
-        running.kill()
     for pid in (running.pid, os.getpid()):
         assert "loss=dclx does not exist" in told(pid, "write", *by_hand), "killed, or started this command"
     lock.unlink()

@@ -88,7 +88,7 @@ def test_a_stage_whose_parameters_were_changed_meanwhile_publishes_nothing(works
         refused = pytest.raises(ValueError, match=rf"params.yaml was changed .*\({changed}\)")
         with refused, command.results("pretrain"):
             write(workspace / "params.yaml", [*OVERRIDES, f"{changed}={value}"])
-        assert not list((workspace / "results").glob("*"))
+        assert not list((workspace / "results").glob("[!.]*"))
     loaded = provenance.declared("pretrain")[1]
     assert loaded["seed"] == 3, "not what is in params.yaml now"
     write(workspace / "params.yaml", [*OVERRIDES, "evaluations.knn.k=5"])

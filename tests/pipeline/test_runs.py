@@ -90,7 +90,7 @@ def test_a_baseline_in_a_temporary_copy_resumes_in_another_of_the_same_experimen
 ) -> None:
     """DVC gives each copy another name. Equal baselines of other experiments may run at the same time."""
     keys = []
-    for name, change in (("tmpa", "seed=0"), ("tmpb", "+seed=0"), ("tmpc", "loss=dclw")):
+    for name, change in (("tmpa", "seed=0"), ("tmpb", "++seed=0"), ("tmpc", "loss=dclw")):
         folder = tmp_path / ".dvc/tmp/exps" / name
         shutil.copytree(workspace, folder)
         write(folder / "params.yaml", [*TINY, change])
