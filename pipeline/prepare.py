@@ -17,7 +17,7 @@ from cl.shards.images import NO_HEIC
 from cl.shards.manifest import Manifest
 from cl.shards.team import Team
 from cl.sources import Source, Splits, check_labels
-from pipeline.support import command, locations, outputs
+from pipeline.support import command, locations, outputs, provenance
 
 A_COPY = "a copy of another image"
 NAMED = 10  # unreadable images
@@ -65,6 +65,7 @@ def main() -> None:
         results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(reasons))
         if copies := manifest.duplicates.get("left_out"):
             results.notes["left_out"][A_COPY] = copies
+        provenance.check_unchanged("prepare")
 
 
 def _listed(dataset: Source) -> Splits:

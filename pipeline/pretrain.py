@@ -86,6 +86,7 @@ def main() -> None:
             results.notes |= {"state": found.state, "verdict": found.sentence}
             progress.say(found.sentence)
             parent = results.notes["parent"] = weights.summary(params.start_name)
+            provenance.check_unchanged("pretrain")
             _save_models(
                 task, optimizer, parent, data.transform, epochs=0 if unchanged else rows[-1]["epoch"]
             )

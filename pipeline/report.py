@@ -13,7 +13,7 @@ from cl.report.experiments import changed_params, distinct, result_names
 from cl.report.files import ResultFiles
 from cl.report.page import render
 from cl.report.summary import page
-from pipeline.support import command, locations, outputs
+from pipeline.support import command, locations, outputs, provenance
 from pipeline.support.collect import collect
 from pipeline.support.composition import command_for, compose
 
@@ -34,7 +34,7 @@ def main(everything: bool) -> None:
     values = params.model_dump(mode="json")
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
-    _check(read(Path("params.yaml")))
+    _check(provenance.params())
     _publish(REPORT, *render(values, command.RESULTS, command_for(params), params.titles))
     _say_what_is_next()
 

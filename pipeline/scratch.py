@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -22,7 +22,7 @@ LOCKS = "[0-9a-f]" * 16 + f"*/{files.LOCK}"  # one in each run's folder; see `pi
 def main(remove: bool) -> None:
     """List the checkpoints in CL_SCRATCH (default scratch/), newest first.
 
-    A run is finished if its results are in this folder, in a DVC experiment or on a branch.
+    A run is finished if this folder, a DVC experiment or a branch has results newer than its checkpoints.
     """
     folders = {lock.parent: _usage(lock.parent) for lock in locations.scratch().glob(LOCKS)}
     if not folders:
@@ -30,7 +30,9 @@ def main(remove: bool) -> None:
         return
     finished = _finished()
     for folder, (written, used) in sorted(folders.items(), key=lambda item: item[1], reverse=True):
-        state = _state(folder, is_finished=folder.name in finished, remove=remove)
+        last_change = datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
+        is_finished = last_change <= finished.get(folder.name, "")
+        state = _state(folder, is_finished=is_finished, remove=remove)
         click.echo(f"{folder}  {datetime.fromtimestamp(written):%Y-%m-%d %H:%M}  {memory(used):>8}  {state}")
 
 
@@ -59,10 +61,11 @@ def _state(folder: Path, *, is_finished: bool, remove: bool) -> str:
     return "finished" if is_finished else "unfinished"
 
 
-def _finished() -> set[str]:
-    """The keys of the runs whose results exist; each is the name of a run's folder."""
+def _finished() -> dict[str, str]:
+    """When each run finished last whose results exist, by its key, which is the name of its folder."""
     records = [record for experiment in collect(lambda _: None) for record in experiment.provenance.values()]
-    return {record["run_key"] for record in records if "run_key" in record}
+    times = sorted((record["finished"], record["run_key"]) for record in records if "run_key" in record)
+    return {key: finished for finished, key in times}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from cl.hub import foreign, published
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
 from cl.training.start import Start
-from pipeline.support import command, locations
+from pipeline.support import command, locations, provenance
 from pipeline.support.weight_hashes import file_and_prefix, sha256
 
 
@@ -30,6 +30,7 @@ def main() -> None:
         weights = start.from_run(method, optimizer, params.start_hashes)
     if weights.tensors:
         progress.say(f"{params.start_name} (licence: {weights.origin['licence']})")
+    provenance.check_unchanged("weights")
     start.save(weights, locations.START)
 
 

@@ -119,8 +119,8 @@ def _place(parts: tuple[int | str, ...], values: Any) -> str:
     """The name of a value, without the alternatives of its type that pydantic tried, such as `int`."""
     found = []
     for part in parts:
-        is_key = part in values if isinstance(values, dict) else isinstance(part, int)
-        if is_key:
+        keys = values if isinstance(values, dict) else range(len(values)) if isinstance(values, list) else ()
+        if part in keys:
             found.append(str(part))
             values = values[part]
     return ".".join(found)

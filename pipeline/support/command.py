@@ -70,6 +70,8 @@ def _next_step_after_failure() -> Iterator[None]:
         if isinstance(error, click.ClickException):
             sys.exit(error.exit_code)
         raise
+    finally:
+        provenance.loaded = {}
 
 
 def _ways_on() -> list[str]:
@@ -77,7 +79,7 @@ def _ways_on() -> list[str]:
 
     A temporary copy of the project has nothing to undo, and neither has a first run.
     """
-    overrides = read(Path("params.yaml")).get("overrides", [])
+    overrides = provenance.params().get("overrides", [])
     lines = [f"to start this run again: {typed_names.command(overrides)}"] if overrides else []
     if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
         lines.append("to undo it instead: git checkout HEAD params.yaml dvc.lock && dvc checkout")
@@ -95,18 +97,19 @@ def _logging() -> Iterator[None]:
     if not names or not is_main_process():
         yield
         return
-    parameters = functools.partial(read, Path("params.yaml"))
     experiment = os.environ.get("DVC_EXP_NAME", "")
     try:
-        with Loggers(names, locations.scratch() / "logs", parameters, experiment) as _loggers:
+        with Loggers(names, locations.scratch() / "logs", provenance.params, experiment) as _loggers:
             yield
     finally:
         _loggers = None
 
 
 def params() -> Params:
-    """The validated parameters in params.yaml."""
-    return load(Path("params.yaml"))
+    """The validated parameters in params.yaml, which the results of this process will record."""
+    params = load(provenance.PARAMS)
+    provenance.loaded = read(provenance.PARAMS)
+    return params
 
 
 def choose(name: str, known: dict[str, Any], group: str) -> Any:
@@ -175,8 +178,11 @@ def results(
     Only the main process writes; results of other processes are dropped.
 
     Args:
-        root: a folder to use instead of `results/<stage>`.
+        root: a folder to use instead of `results/<stage>`, which DVC does not track.
         folder: whether the stage writes a folder of files.
+
+    Raises:
+        ValueError: see `provenance.check_unchanged`.
     """
     baseline = name if stage == "baseline" else None
     if not is_main_process():
@@ -204,6 +210,8 @@ def results(
             raise FloatingPointError(f"{wrong[0]} is {metrics[wrong[0]]}, so no result is written")
         _write_json(unfinished / "metrics.json", metrics)
         _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
+        if root is None:
+            provenance.check_unchanged(stage, name)
         os.replace(unfinished / "metrics.json", f"{target}.json")
         os.replace(unfinished / "provenance.json", f"{target}.provenance.json")
         if folder:

@@ -5,11 +5,15 @@ else calls `compose` or `write`. A wrong override raises ValueError with one sen
 DVC then exits with 255, and `python -m pipeline.compose` with 1, like every stage.
 """
 
+import json
+import os
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import psutil
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -49,8 +53,30 @@ def compose(overrides: list[str], say: Callable[[str], None] = lambda text: None
 
 
 def write(file: Path, overrides: list[str]) -> None:
-    """Write the composed parameters, byte for byte as DVC does."""
+    """Write the composed parameters, byte for byte as DVC does; see `check_no_run`."""
+    check_no_run(file.parent)
     file.write_text(OmegaConf.to_yaml(OmegaConf.create(compose(overrides, _print))))
+
+
+def check_no_run(folder: Path) -> None:
+    """Check that no stage runs in the folder, before its `params.yaml` is written.
+
+    DVC's file may name a process that was killed, or in a new container even this one or its parents.
+
+    Raises:
+        ValueError: a stage runs.
+    """
+    try:
+        held = json.loads((folder / ".dvc/tmp/rwlock").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):  # DVC will explain a damaged file
+        return
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for process in [*held.get("write", {}).values(), *chain.from_iterable(held.get("read", {}).values())]:
+        if process["pid"] not in own and psutil.pid_exists(process["pid"]):
+            raise ValueError(
+                f"`{process['cmd']}` (process {process['pid']}) is running in this folder: wait until it has "
+                "finished, or use another clone"
+            )
 
 
 def command_for(params: config.Params) -> str | None:

@@ -19,18 +19,45 @@ from cl.config import read
 from cl.runtime import machine
 from pipeline.support.locations import SHARDS, file_sha256, manifest_hash
 
+PARAMS = Path("params.yaml")
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code: recorded elsewhere, or results
 VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
 OPTIONAL = ("detectron2",)  # recorded if installed
 
+loaded: dict[str, Any] = {}  # `params.yaml` as this stage has read it; see `params`
 
-def declared(stage: str, name: str | None = None) -> tuple[list[Path], dict[str, Any]]:
-    """The dependencies and parameters that `dvc.yaml` declares for a stage, filled in from `params.yaml`.
+
+def params() -> dict[str, Any]:
+    """The content of `params.yaml`; in a stage that of its start, as another run may write the file."""
+    return loaded or read(PARAMS)
+
+
+def check_unchanged(stage: str, name: str | None = None) -> None:
+    """Check that a stage has used the parameters that DVC will record: those in the file at the stage's end.
 
     Raises:
-        ValueError: `params.yaml` does not contain `name`.
+        ValueError: the file has changed.
     """
-    values = read(Path("params.yaml"))
+    used, now = declared(stage, name)[1], declared(stage, name, read(PARAMS))[1]
+    if changed := [key for key in used if used[key] != now[key]]:
+        raise ValueError(
+            f"{PARAMS} was changed while this stage ran ({', '.join(changed)}), so no result is written: "
+            "restore it and start this run again; training resumes"
+        )
+
+
+def declared(
+    stage: str, name: str | None = None, values: dict[str, Any] | None = None
+) -> tuple[list[Path], dict[str, Any]]:
+    """The dependencies and parameters that `dvc.yaml` declares for a stage, filled in from `values`.
+
+    Args:
+        values: by default those of `params`.
+
+    Raises:
+        ValueError: they do not contain `name`.
+    """
+    values = values or params()
     template = read(Path("dvc.yaml"))["stages"][stage]
     declaration = template.get("do", template)
     group = values[template["foreach"][2:-1]] if name else {}
@@ -60,7 +87,7 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         used: seconds and images of `cl.console.progress.Usage`, including earlier parts of a resumed run.
     """
     files, values = declared(stage, name)
-    everything, (commit, changed) = read(Path("params.yaml")), code()
+    everything, (commit, changed) = params(), code()
     return {
         "stage": stage + (f"@{name}" if name else ""),
         "recipe": everything["recipe"],

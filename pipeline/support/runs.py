@@ -52,7 +52,8 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
     if encoder:
         inputs = [path for path in inputs if path not in (locations.BACKBONE, locations.METHOD)]
     if stage == "baseline":  # experiments in other copies may train the same baseline at the same time
-        data += str(Path.cwd())
+        whole = provenance.params() | {"overrides": []}  # a temporary copy has another name each time
+        data += json.dumps(whole, sort_keys=True) if locations.is_temporary_copy() else str(Path.cwd())
     key = run_key(f"{stage}@{name}", parameters, inputs, data + encoder)
     run = Run(
         _scratch(stage) / key, locations.number_from_environment("CL_CHECKPOINT_SECONDS", 60, "seconds")

@@ -9,12 +9,18 @@ import sys
 
 WEIGHTS = ("init", "start_from")
 NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # parameters that accept any text
+OPTIONS = ("-S", "--set-param=")  # which may precede an override without a space
 
 
 def quote_for_dvc() -> None:
     """Quote the names among the arguments of `dvc exp run`."""
-    if sys.argv[1:3] == ["exp", "run"]:
-        sys.argv[3:] = [quoted(argument) for argument in sys.argv[3:]]
+    if "run" in sys.argv:
+        sys.argv = [_quoted_argument(argument) for argument in sys.argv]
+
+
+def _quoted_argument(argument: str) -> str:
+    option = next((option for option in OPTIONS if argument.startswith(option)), "")
+    return option + quoted(argument.removeprefix(option))
 
 
 def quoted(override: str) -> str:

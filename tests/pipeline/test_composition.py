@@ -1,6 +1,7 @@
 """Composed parameters: mistakes are answered with the choices; the overrides give the command."""
 
 import shlex
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -9,7 +10,7 @@ from cl import config
 from pipeline.compose import main
 from pipeline.support import composition
 from pipeline.support.composition import command_for
-from pipeline.support.typed_names import quoted
+from pipeline.support.typed_names import quote_for_dvc, quoted
 from tests.support.project import ROOT, compose
 
 MISTAKES = {
@@ -59,6 +60,8 @@ MISTAKES = {
     "bn_group=local": "bn_group='local': input should be 'global'; bn_group='local': input should be a valid",
     "optim.epochs=0": "optim.epochs=0: input should be greater than 0",
     "method=byol loss=dclw": "method.kind=byol gives pairs without negatives, but loss=dclw needs contrasts",
+    "optim=adamw optim.betas=[0.9]": "optim.betas.1 is missing",
+    "views.random.area=[0.2]": "views.random.area.1 is missing",
     "init=nothing": "nothing is called 'nothing'",
     "recipe=own/small +evaluations.x.y=1": "evaluations.x is not a parameter; choose one of knn, ",
     "recipe=own/small dataset=folder evaluation=[knn] evaluations.linear.optim.epochs=9": (
@@ -85,6 +88,15 @@ def test_a_name_is_taken_as_typed(name, tmp_path) -> None:
     command = command_for(params)
     assert shlex.quote(f"dataset.name={name}") in command
     assert [quoted(word) for word in shlex.split(command)[4::2]] == params.overrides
+
+
+@pytest.mark.parametrize(
+    "typed", ["exp run -S {}", "-v exp run -S{}", "exp run --set-param={}", "experiments run --set-param {}"]
+)
+def test_dvc_takes_a_name_as_typed(typed, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dvc", *(word.format("init=a (1)") for word in typed.split())])
+    quote_for_dvc()
+    assert sys.argv == ["dvc", *(word.format("init='a (1)'") for word in typed.split())]
 
 
 @pytest.mark.parametrize("overrides", MISTAKES)

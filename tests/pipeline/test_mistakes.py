@@ -1,8 +1,12 @@
 """Mistakes after a finished run: nothing is lost, and the answer says what to do."""
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -45,6 +49,27 @@ def test_a_mistake_changes_nothing_and_is_answered_in_a_sentence(command, clone)
     assert MISTAKES[command] in told
     assert "Traceback" not in told
     clone.run("git", "checkout", "-q", "params.yaml")
+    assert clone.files() == before
+
+
+def test_nothing_is_composed_beside_a_run_in_the_same_folder(clone) -> None:
+    """Which would read the parameters of another. A run that was killed leaves its entry in DVC's file."""
+    before, lock = clone.files(), clone.folder / ".dvc/tmp/rwlock"
+
+    def told(pid: int, mode: str, *command: str) -> str:
+        info = {"pid": pid, "cmd": "exp run"}
+        lock.write_text(json.dumps({mode: {"models": [info] if mode == "read" else info}}))
+        return clone.run(*command, "loss=dclx", code=255 if command[0] == "dvc" else 1)
+
+    by_dvc, by_hand = ("dvc", "exp", "run", "--queue", "-S"), ("python", "-m", "pipeline.compose")
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as running:
+        for mode, command in (("write", by_dvc), ("read", by_hand)):
+            assert f"(process {running.pid}) is running in this folder" in told(running.pid, mode, *command)
+    for pid in (running.pid, os.getpid()):
+        assert "loss=dclx does not exist" in told(pid, "write", *by_hand), "killed, or started this command"
+    lock.unlink()
     assert clone.files() == before
 
 
@@ -91,27 +116,40 @@ def test_a_check_by_hand_leaves_its_output_alone(clone) -> None:
 
 
 def test_checkpoints_of_finished_runs_are_found_and_removed(clone) -> None:
-    finished = json.loads((clone.folder / "results/pretrain.provenance.json").read_text())["run_key"]
+    """A repetition is unfinished: its checkpoints are newer than the result."""
+    finished, repeated = (
+        json.loads((clone.folder / f"results/{result}.provenance.json").read_text())
+        for result in ("pretrain", "evaluate/knn")
+    )
     scratch = clone.folder / "scratch"
-    on_other_data = scratch / (finished + "2" * 16)
+    on_other_data = scratch / (finished["run_key"] + "2" * 16)
     folders = {
-        "finished": scratch / finished,
+        "finished": scratch / finished["run_key"],
         "unfinished": scratch / ("0" * 16),
         "running": scratch / ("1" * 16),
     }
-    for folder in (*folders.values(), on_other_data):
+    others = (on_other_data, scratch / repeated["run_key"])
+    at_the_end = datetime.fromisoformat(finished["finished"]).timestamp() + 0.9
+    for folder in (*folders.values(), *others):
         with files.exclusive(folder, folder):
             (folder / "step-1").write_bytes(bytes(2000))
+    for file in folders["finished"].iterdir():
+        os.utime(file, (at_the_end, at_the_end))
     for other in ("logs", "3" * 16):
         (scratch / other).mkdir(exist_ok=True)
     with files.exclusive(folders["running"], folders["running"]):
         answered, removed = answers(clone.folder, [Stage(("scratch",)), Stage(("scratch", "--remove"))])
         listed = answered.stdout.splitlines()
-        expected = set(folders.items()) | {("unfinished", on_other_data)}
+        expected = set(folders.items()) | {("unfinished", other) for other in others}
         assert {(line.split("  ")[-1], clone.folder / line.split("  ")[0]) for line in listed} == expected
         assert all("  2 kB  " in line for line in listed)
         assert removed.code == 0, removed.stderr
-    assert {path.name for path in scratch.iterdir()} >= {"0" * 16, "1" * 16, on_other_data.name, "logs"}
+    assert {path.name for path in scratch.iterdir()} >= {
+        "0" * 16,
+        "1" * 16,
+        "logs",
+        *(other.name for other in others),
+    }
     assert not folders["finished"].exists()
     assert not list((scratch / ("3" * 16)).iterdir()), "a folder of others is left alone"
 

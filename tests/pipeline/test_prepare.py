@@ -165,6 +165,22 @@ def test_a_stopped_run_is_resumed(stage, undisturbed, number, group, code) -> No
     assert_recovers(stage, undisturbed)
 
 
+def test_shards_of_changed_parameters_are_not_published(stage, undisturbed) -> None:
+    params = stage.folder / "params.yaml"
+    written = params.read_text()
+    running = stage.start()
+    stage.until(3, running)
+    params.write_text(written.replace('"shrink": 8', '"shrink": 4'))
+    running.join(300)
+    assert running.exitcode == 1
+    assert "params.yaml was changed while this stage ran (dataset)" in stage.log
+    assert not (stage.data / "shards").exists()
+    params.write_text(written)
+    stage.run()
+    changes = {name for name, _ in stage.files.items() ^ undisturbed.items()}
+    assert changes == {"results/prepare.provenance.json"}
+
+
 def test_ten_unreadable_images_are_named_and_the_others_counted_by_reason(stage, monkeypatch) -> None:
     """Pillow's reasons for truncated files differ in the number of bytes; HEIC needs a package."""
     folder = stage.folder / "raw/own/train/dog"

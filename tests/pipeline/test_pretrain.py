@@ -104,8 +104,11 @@ def assert_equal(prepared: Path, finished: list[dict]) -> None:
 def test_two_processes_survive_kill_9_of_one(prepared, tmp_path) -> None:
     """A dead process ends the other within a minute, with the reason; the next run continues.
 
+    So does one after a run whose parameters have changed meanwhile.
     That a kill changes no bit is tested beside the loop, and for this stage by the slow tests below.
     """
+    backbone = prepared / "models/backbone.safetensors"
+    backbone.unlink(missing_ok=True)
     process = pretrain(prepared, tmp_path)
     wait_for(tmp_path, 2, process)
     began = time.monotonic()
@@ -114,6 +117,14 @@ def test_two_processes_survive_kill_9_of_one(prepared, tmp_path) -> None:
     assert time.monotonic() - began < 60
     assert process.returncode == 128 + signal.SIGKILL, output
     assert "process 1 of 2 was ended by SIGKILL" in output
+    process = pretrain(prepared, tmp_path)
+    wait_for(tmp_path, 4, process)
+    write(prepared / "params.yaml", [*SETTINGS, "seed=1"])
+    _, output = process.communicate()
+    assert process.returncode == 1, output
+    assert "params.yaml was changed while this stage ran (seed)" in output
+    assert not backbone.exists()
+    write(prepared / "params.yaml", SETTINGS)
     process = pretrain(prepared, tmp_path)
     _, output = process.communicate()
     assert process.returncode == 0, output

@@ -24,6 +24,8 @@ from pipeline.support.composition import write
 from tests.support.project import TINY
 from tests.support.training import train_tiny
 
+OVERRIDES = ["recipe=dcl/fig4_cifar10", "evaluation=[knn]", "seed=3", *TINY[3:]]
+
 
 def silent(usage: Usage) -> Progress:
     return Progress("test", Console(file=io.StringIO()), usage=usage)
@@ -35,9 +37,10 @@ def workspace(project, shard_folder, tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "project"
     shutil.copytree(project, folder)
     shutil.copytree(shard_folder, folder / "data" / "shards")
-    write(folder / "params.yaml", ["recipe=dcl/fig4_cifar10", "evaluation=[knn]", "seed=3", *TINY[3:]])
+    write(folder / "params.yaml", OVERRIDES)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder.parent))
+    monkeypatch.setattr(provenance, "loaded", {})
     return folder
 
 
@@ -76,6 +79,22 @@ def test_every_result_records_how_it_was_made(
     recorded = provenance_of(workspace, "evaluate/knn")
     assert recorded["stage"] == "evaluate@knn"
     assert recorded["images_seen"] is None
+
+
+def test_a_stage_whose_parameters_were_changed_meanwhile_publishes_nothing(workspace) -> None:
+    """DVC would record them beside the result. What a stage does not declare may change."""
+    command.params()
+    for changed, value in (("temperature", 0.5), ("seed", 4)):
+        refused = pytest.raises(ValueError, match=rf"params.yaml was changed .*\({changed}\)")
+        with refused, command.results("pretrain"):
+            write(workspace / "params.yaml", [*OVERRIDES, f"{changed}={value}"])
+        assert not list((workspace / "results").glob("[!.]*"))
+    loaded = provenance.declared("pretrain")[1]
+    assert loaded["seed"] == 3, "not what is in params.yaml now"
+    write(workspace / "params.yaml", [*OVERRIDES, "evaluations.knn.k=5"])
+    with command.results("pretrain"):
+        pass
+    assert provenance_of(workspace, "pretrain")["parameters"] == loaded
 
 
 def test_parameters_that_another_run_has_written_are_named(workspace) -> None:

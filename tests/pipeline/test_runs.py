@@ -85,6 +85,20 @@ def test_copies_of_the_project_share_runs_but_not_those_of_baselines(
     assert key("baseline", "supervised") != first[1]
 
 
+def test_a_baseline_in_a_temporary_copy_resumes_in_another_of_the_same_experiment(
+    workspace, tmp_path, monkeypatch
+) -> None:
+    """DVC gives each copy another name. Equal baselines of other experiments may run at the same time."""
+    keys = []
+    for name, change in (("tmpa", "seed=0"), ("tmpb", "++seed=0"), ("tmpc", "loss=dclw")):
+        folder = tmp_path / ".dvc/tmp/exps" / name
+        shutil.copytree(workspace, folder)
+        write(folder / "params.yaml", [*TINY, change])
+        monkeypatch.chdir(folder)
+        keys.append(key("baseline", "supervised"))
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_a_run_whose_code_has_changed_stops_with_the_two_ways_on(workspace, monkeypatch) -> None:
     folder = locations.scratch() / interrupt(after_a_checkpoint=True)["run_key"]
     with (workspace / EDITED).open("a") as file:

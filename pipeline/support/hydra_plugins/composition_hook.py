@@ -31,6 +31,7 @@ def completed(compose: Callable[..., Any]) -> Callable[..., Any]:
         from pipeline.support import composition
 
         try:
+            composition.check_no_run(Path.cwd())
             return composition.completed(
                 lambda chosen: compose(self, *args, overrides=chosen, **kwargs), overrides
             )
