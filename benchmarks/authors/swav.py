@@ -1,8 +1,7 @@
 """SwAV beside facebookresearch/swav: its network, training step and codes; on two processes; with the queue.
 
 Two views of one size: with smaller crops too, the batch norm of their head is over all crops of a step, ours
-over those of one size. They normalise the prototypes before a step, we do after it. While the prototypes are
-frozen, they are left out of their optimizer's step; ours has a gradient of 0.
+over those of one size. They normalise the prototypes before a step, we do after it.
 """
 
 from collections.abc import Iterator

@@ -10,6 +10,7 @@ from cl.losses import LossConfig
 from cl.methods import MethodConfig
 from cl.networks import patches
 from cl.networks.backbones import BackboneConfig
+from cl.networks.batch_norm import has_batch_norm
 from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
 from cl.runtime.machine import Precision
@@ -135,6 +136,14 @@ class Params(BaseConfig):
     def bn_groups(self) -> int:
         """The number of batch-norm groups in a batch."""
         return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group
+
+    @property
+    def bn_microbatches(self) -> int:
+        """The microbatches, each of which must hold whole batch-norm groups; 1 without batch norm in them."""
+        if self.optim.microbatches == 1:
+            return 1
+        network = self.backbone.outline()
+        return self.optim.microbatches if network is None or has_batch_norm(network) else 1
 
     @property
     def titles(self) -> dict[str, str]:

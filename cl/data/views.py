@@ -14,9 +14,13 @@ import torch
 import torch.nn.functional as F
 from pydantic import AfterValidator, Field, model_validator
 
-from cl.runtime.base_config import BaseConfig, Range, Sizes
+from cl.runtime.base_config import BaseConfig, Range, ascending
 
 Value = TypeVar("Value")
+UpTo1 = Annotated[float, Field(ge=0, le=1)]
+Above0 = Annotated[float, Field(gt=0, le=1)]
+Bits = Annotated[int, Field(ge=1, le=8)]
+ASCENDING = AfterValidator(ascending)
 
 # As torch.nn.functional.interpolate with antialias=True, but with preallocated output.
 RESIZE = {
@@ -62,9 +66,9 @@ class Photometric(BaseConfig):
     """
 
     p: float = Field(ge=0, le=1)
-    bits: Sizes
+    bits: Annotated[tuple[Bits, Bits], ASCENDING]
     sharpness: Range
-    threshold: Range
+    threshold: Annotated[tuple[UpTo1, UpTo1], ASCENDING]
 
 
 class Jigsaw(BaseConfig):
@@ -97,7 +101,9 @@ class View(BaseConfig):
 
     count: int = Field(gt=0)
     size: int = Field(gt=0, description="side of the crop, pixels")
-    area: Range = Field(description="fraction of the image that a crop covers")
+    area: Annotated[tuple[UpTo1, Above0], ASCENDING] = Field(
+        description="fraction of the image that a crop covers"
+    )
     interpolation: Literal["bilinear", "bicubic"]
     flip: float = Field(ge=0, le=1, description="probability")
     jitter: Jitter

@@ -26,7 +26,9 @@ class Config(BaseConfig):
     )
     last_bias: bool
     std: float | None = Field(
-        gt=0, description="of the normally distributed initial weights; null: PyTorch's initialisation"
+        gt=0,
+        description="of the normally distributed initial weights; biases start at 0. null: PyTorch's "
+        "initialisation",
     )
 
     @model_validator(mode="after")
@@ -84,4 +86,6 @@ def build(config: Config, width: int) -> nn.Sequential:
         for layer in layers:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=config.std)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)

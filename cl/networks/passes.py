@@ -1,6 +1,6 @@
 """Forward passes: which views share batch statistics, and how many images are encoded at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 
@@ -46,18 +46,26 @@ def in_passes(encode: Encoder, views: list[Tensor], *, separate: int) -> list[Te
     return encoded
 
 
+def encoders(module: nn.Module) -> Iterator[nn.Module]:
+    """Every backbone in a module; the networks inside a backbone are not listed."""
+    for child in module.children():
+        if hasattr(child, "fc_features"):
+            yield child
+        else:
+            yield from encoders(child)
+
+
 def encode_in_microbatches(module: nn.Module, microbatches: int) -> None:
     """Make every backbone in a module encode each training batch in this many parts.
 
     All other modules get the whole batch. Batch-norm groups must be set afterwards (`set_groups`), and a
     backbone's must fit in a microbatch.
     """
-    for child in module.children():
-        if not hasattr(child, "fc_features"):
-            encode_in_microbatches(child, microbatches)
-        elif microbatches > 1:
-            child.microbatches = microbatches  # type: ignore[assignment]
-            child.forward = partial(_forward, child, child.forward)
+    if microbatches == 1:
+        return
+    for backbone in encoders(module):
+        backbone.microbatches = microbatches  # type: ignore[assignment]
+        backbone.forward = partial(_forward, backbone, backbone.forward)
 
 
 def _forward(network: nn.Module, encode: Encoder, images: Tensor) -> Tensor:

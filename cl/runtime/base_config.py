@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 
-def _ascending(pair: tuple[float, float]) -> tuple[float, float]:
+def ascending(pair: tuple[float, float]) -> tuple[float, float]:
+    """Raises ValueError unless 0 <= first <= second."""
     if not 0 <= pair[0] <= pair[1]:
         raise ValueError(f"{list(pair)} must be an ascending pair of non-negative numbers")
     return pair
@@ -26,8 +27,8 @@ def check_crop(resize: int, crop: int) -> None:
 
 LISTED = 20  # a longer list of names is only given if none is close and no folder has them all
 
-Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
-Sizes = Annotated[tuple[int, int], AfterValidator(_ascending)]
+Range = Annotated[tuple[float, float], AfterValidator(ascending)]
+Sizes = Annotated[tuple[int, int], AfterValidator(ascending)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 

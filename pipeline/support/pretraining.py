@@ -22,7 +22,7 @@ from cl.data.sets import TrainSet
 from cl.methods import BaseMethod, Setup
 from cl.networks import backbones
 from cl.networks.compiled import compile_forward
-from cl.networks.passes import encode_in_microbatches
+from cl.networks.passes import encode_in_microbatches, encoders
 from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
@@ -86,7 +86,7 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
     setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile:
-        _compile_encoders(method)
+        compile_encoders(method)
     encode_in_microbatches(method, params.optim.microbatches)
     loss = module_of("losses", params.loss.kind)
     return here.place(PretrainingTask(method, loss, params.loss, params.method.scale, here))
@@ -94,14 +94,14 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
 
 def granularity(params: Params) -> int:
     """A batch must be a multiple of this: processes, microbatches and batch-norm groups get equal parts."""
-    bn_group, microbatches = params.bn_group, params.optim.microbatches
+    bn_group, microbatches = params.bn_group, params.bn_microbatches
     if bn_group == "global":
         return ranks()
     return ranks() * microbatches * bn_group if microbatches > 1 else math.lcm(ranks(), bn_group)
 
 
 def _check_microbatches(params: Params) -> None:
-    microbatches = params.optim.microbatches
+    microbatches = params.bn_microbatches
     if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
         size = params.optim.batch_size / ranks() / microbatches
         raise ValueError(
@@ -110,16 +110,16 @@ def _check_microbatches(params: Params) -> None:
         )
 
 
-def _compile_encoders(method: BaseMethod) -> None:
+def compile_encoders(method: BaseMethod) -> None:
+    """Run each backbone through torch.compile, as a whole."""
     compiler = os.environ.get("CXX", "g++")
     if not shutil.which(compiler):
         raise ValueError(
             f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one "
             "(in the image: build it with WITH_COMPILER=1), or choose optim.compile=false"
         )
-    for network in method.modules():
-        if hasattr(network, "fc_features"):
-            compile_forward(network)
+    for network in encoders(method):
+        compile_forward(network)
 
 
 def cropped(

@@ -43,6 +43,7 @@ JCL = {"kind": "jcl", "strength": 4, "ramp": True}
 CUT = FAST.model_dump()
 ADAMW = {"optim.kind": "adamw", "optim.betas": [0.9, 0.99]}
 SUPERVISED = "baselines.supervised.training"
+PHOTOMETRIC = {"p": 0.5, "bits": [4, 8], "sharpness": [0.1, 1.9], "threshold": [0.0, 1.0]}
 VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
 
 
@@ -76,6 +77,7 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"method": method("simo") | {"negatives": 16}}, "negatives=16 with sampling=None: choose"),
         ({"method": method("simo", negatives=256, sampling="shared")}, "method.negatives=256 .*127.*choose"),
         ({"bn_group": 48}, "bn_group=48 must divide optim.batch_size=128 .*choose"),
+        ({"optim.microbatches": 4}, "microbatches of size 32, .*multiple of bn_group=global"),
         ({"bn_group": 128, "method": method("moco", shuffle=True)}, "shuffle=true .*bn_group=128 .*choose"),
         ({"optim.nesterov": True, **ADAMW}, "nesterov is only for kind=sgd, .*adamw; choose nesterov=false"),
         ({"optim.nesterov": True, "optim.momentum": 0}, "nesterov=true needs momentum above 0"),
@@ -90,6 +92,13 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"optim.monitor.k": 1000}, "k=1000 must be at most bank=256"),
         ({"views.random.order": ["jitter", "blur"]}, r"order=\['jitter', 'blur'\] must name each of jitter"),
         ({"views.random.area": [1.0, 0.2]}, r"\[1.0, 0.2\] must be an ascending pair"),
+        ({"views.random.area": [20, 100]}, "views.random.area.0=20: .*equal to 1; .*area.1=100: "),
+        ({"views.random.area": [0, 0]}, "views.random.area.1=0: .*greater than 0"),
+        (
+            {"views.random.photometric": PHOTOMETRIC | {"threshold": [0, 128]}},
+            "threshold.1=128: .*equal to 1",
+        ),
+        ({"views.random.photometric": PHOTOMETRIC | {"bits": [4, 9]}}, "bits.1=9: .*equal to 8"),
         ({"views.random.blur.kernel": 4}, "kernel=4 must be an odd number"),
         (
             {"views.random.count": 1},

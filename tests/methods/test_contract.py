@@ -57,7 +57,7 @@ def test_every_method_runs_with_every_loss_and_a_batch_of_two(case, loss_kind, p
     method = build(kind, cut=cut, **option).float()
     here = replace(here, precision=precision)
     task = task_of(method, loss_config(loss_kind), here).to(here.device)
-    task.begin_epoch(0)
+    task.begin_epoch(1)  # prototypes are frozen in epoch 0
     task.begin_step(0, 0.5)
     loss = task(batch)
     loss.backward()

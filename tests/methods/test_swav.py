@@ -9,7 +9,7 @@ from torch import Tensor
 from cl.methods import BaseMethod
 from cl.methods._shared import prototypes
 from tests.support.loops import assert_equals_the_loop, normal, projections
-from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, train_step, views
+from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, views
 from tests.support.project import compose
 
 EPSILON, ITERATIONS = 0.05, 3
@@ -96,18 +96,28 @@ def test_steps_with_a_queue_equal_a_loop() -> None:
     assert used == [False, False, False, True]
 
 
-def test_prototypes_are_frozen_in_the_first_epochs() -> None:
-    """The rest of the model trains; afterwards so do they, and their rows keep unit length."""
-    task = task_of(build("swav", frozen_epochs=2))
-    before = task.method.prototypes.detach().clone()
-    for epoch, moved in ((0, False), (1, False), (2, True)):
-        encoder = task.method.backbone.fc.weight.detach().clone()
-        task.begin_epoch(epoch)
-        train_step(task, epoch + 1, batch_of(views(6, seed=epoch)))
-        assert torch.allclose(task.method.prototypes, before, rtol=0, atol=1e-6) != moved
-        assert not torch.allclose(task.method.backbone.fc.weight, encoder)
-    lengths = task.method.prototypes.norm(dim=1)
-    torch.testing.assert_close(lengths, torch.ones_like(lengths))
+@pytest.mark.parametrize("kind", ["swav", "dino"])
+def test_the_optimizer_leaves_out_prototypes_in_the_first_epochs(kind) -> None:
+    """AdamW's first step afterwards has the size of its rate; a resumed run is in the same epoch."""
+    task, resumed = (task_of(build(kind, frozen_epochs=2)) for _ in range(2))
+    optimizer = torch.optim.AdamW([p for p in task.parameters() if p.requires_grad], 0.01, weight_decay=0.5)
+    weights, encoder = task.method.prototypes, task.method.backbone.fc.weight
+    for step, frozen in enumerate([True, True, False]):
+        before, encoder_before = weights.detach().clone(), encoder.detach().clone()
+        task.begin_epoch(step)
+        task.begin_step(step, step / 3)
+        resumed.load_state_dict(task.state_dict())
+        for each in (resumed, task):
+            each(batch_of(views(6, seed=step))).backward()
+            assert (each.method.prototypes.grad is None) == frozen
+        expected = before if frozen else before * (1 - 0.01 * 0.5) - 0.01 * weights.grad.sign()
+        optimizer.step()
+        assert (weights in optimizer.state) != frozen
+        optimizer.zero_grad()
+        task.after_step((step + 1) / 3)
+        expected = normal(expected) if kind == "swav" else expected
+        torch.testing.assert_close(weights.detach(), expected, rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(encoder, encoder_before)
 
 
 @pytest.mark.parametrize(

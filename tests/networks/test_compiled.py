@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import in_microbatches
 from cl.training.checkpoints import Checkpoints
+from pipeline.support import pretraining
 from pipeline.support.roofline.fake_gpu import pretended_ranks
 from tests.support.backbones import config
 from tests.support.commands import environment
+from tests.support.methods import build, task_of, train_step, training_batch
 from tests.support.project import ROOT
 from tests.support.tiny import TinyBackbone
 
@@ -88,6 +91,18 @@ def test_passes_with_and_without_gradient_are_compiled_once(groups: int, microba
 def test_batch_norm_over_processes_is_part_of_the_graph() -> None:
     with pretended_ranks(2):
         assert_compiled_once(1, 1)
+
+
+def test_two_networks_of_one_backbone_are_compiled_together(monkeypatch) -> None:
+    """Compiled one by one as well, their batch norm would count each pass twice."""
+    monkeypatch.setattr(pretraining, "compile_forward", partial(compile_forward, backend="eager"))
+    monkeypatch.setenv("CXX", sys.executable)
+    plain, compiled = (task_of(build("cmc", bn_groups=2)) for _ in range(2))
+    pretraining.compile_encoders(compiled.method)
+    for task in (plain, compiled):
+        train_step(task, 0, training_batch("cmc", {}, 8, 0))
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(compiled.state_dict()[name], value)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])

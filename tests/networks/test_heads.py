@@ -21,8 +21,10 @@ def test_heads_have_the_layers_asked_for(last_norm) -> None:
     plain = heads.build(HEAD.model_copy(update={"norm": False, "hidden": [4]}), 8)
     assert [type(layer).__name__ for layer in plain] == ["Linear", "ReLU", "Linear"]
     assert all(layer.bias is not None for layer in plain if isinstance(layer, nn.Linear))
-    smooth = heads.build(HEAD.model_copy(update={"norm": False, "hidden": [4], "activation": "gelu"}), 8)
+    changes = {"norm": False, "hidden": [4], "activation": "gelu", "std": 0.01}
+    smooth = heads.build(HEAD.model_copy(update=changes), 8)
     assert [type(layer).__name__ for layer in smooth] == ["Linear", "GELU", "Linear"]
+    assert not any(layer.bias.any() for layer in smooth if isinstance(layer, nn.Linear))
 
 
 def test_the_last_layer_may_give_cosines() -> None:

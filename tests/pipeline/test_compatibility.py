@@ -117,7 +117,7 @@ def train_one_step(values: dict) -> None:
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     loss = module_of("losses", params.loss.kind)
     task = PretrainingTask(method, loss, params.loss, params.method.scale, HERE)
-    task.begin_epoch(0)
+    task.begin_epoch(1)  # prototypes are frozen in epoch 0
     task.begin_step(0, 0.5)
     value = task(batch_of([torch.randn(8, 3, size, size) for size in params.view_sizes]))
     value.backward()

@@ -30,7 +30,7 @@ def _bn_groups_fit_batch(params: Params) -> None:
 
 
 def _microbatches_hold_bn_groups(params: Params) -> None:
-    microbatches, group, batch = params.optim.microbatches, params.bn_group, params.optim.batch_size
+    microbatches, group, batch = params.bn_microbatches, params.bn_group, params.optim.batch_size
     if microbatches > 1 and (group == "global" or batch % (microbatches * group)):
         raise ValueError(
             f"optim.microbatches={microbatches} makes microbatches of size {batch / microbatches:g}, which "

@@ -16,7 +16,7 @@ from cl.runtime.distributed import gather
 
 
 class PrototypeConfig(MethodConfig):
-    """`frozen_epochs`: the prototypes get no gradient in these first epochs."""
+    """`frozen_epochs`: the optimizer leaves out the prototypes in these first epochs."""
 
     needs: ClassVar[Traits] = {"decoupled"}  # the positive is among the prototypes
     prototypes: int = Field(gt=1)
@@ -52,15 +52,17 @@ class PrototypeMethod(BaseMethod):
         width = config.projector.out
         self.prototypes = nn.Parameter(F.normalize(torch.randn(config.prototypes, width), dim=1))
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self.begin_epoch(0)
+        self.register_load_state_dict_post_hook(lambda method, _: method.begin_epoch(int(method.epoch)))
 
     def begin_epoch(self, epoch: int) -> None:
         """Record the epoch, so that a resumed run continues from it."""
         self.epoch.fill_(epoch)
+        self._frozen = epoch < self.frozen_epochs  # reading `epoch` in each step would wait for the device
 
     def trained_prototypes(self) -> Tensor:
-        """(K, D); while frozen, they get a zero gradient, because DDP expects one for every parameter."""
-        fixed = self.prototypes.detach()
-        return fixed + (self.epoch >= self.frozen_epochs) * (self.prototypes - fixed)
+        """(K, D); while frozen, without a gradient: with one of zero, optimizers would decay and count."""
+        return self.prototypes.detach() if self._frozen else self.prototypes
 
     def contrasts(self, embeddings: list[Tensor], means: list[Tensor], prototypes: Tensor) -> list[Contrast]:
         """A contrast of N queries with all prototypes for every view and every code of another view.

@@ -62,7 +62,7 @@ def _step(
 ) -> None:
     task.begin_step(step, step / STEPS)
     if step == 0:
-        task.begin_epoch(0)
+        task.begin_epoch(1)  # prototypes are frozen in epoch 0
     backward(task(_batch(params, images)))
     for parameter in task.parameters():
         assert parameter.grad is None or parameter.grad.dtype == torch.float32
