@@ -13,6 +13,7 @@ from cl.report.experiments import (
     flatten,
     grouped,
     headline_metrics,
+    joint_name,
     mean_over_seeds,
     settings,
     value_at,
@@ -106,7 +107,7 @@ def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[
     pretraining = first.provenance.get("pretrain", {}) if len(group) == 1 else {}
     return {
         "experiment": first if len(group) == 1 else None,
-        "name": first.name if len(group) == 1 else f"{first.name} and {len(group) - 1} more, mean",
+        "name": joint_name(group) + ("" if len(group) == 1 else ", mean"),
         "values": [values.get(key, "-") for key in keys],
         "metrics": [mean_over_seeds(group, metric) for metric in metrics],
         "seconds": pretraining.get("seconds"),
