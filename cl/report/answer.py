@@ -48,8 +48,7 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
         words = [f"{verdict} {' and '.join(names)}" for verdict, names in by_verdict.items()]
         judged = f"This encoder is {'; '.join(words)}."
     if not others:
-        missing = any(cell == "not run" for cell, _ in row["lines"][0]["others"])
-        judged = "The baselines have not been run." if missing else "There is no baseline to compare with."
+        judged = "No baseline of this evaluation has been run."
     images = pretrained.images  # a fraction where images of a group count as fewer
     of = f" of {images:.0f} images" if images and images == round(images) else ""
     title = f"{titles[row['name']]}, {row['lines'][0]['measured'].title}"
