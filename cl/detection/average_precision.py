@@ -58,8 +58,7 @@ def evaluate(
         for key, value in zip(COCO_METRICS, evaluation.stats, strict=False)
         if value >= 0  # -1: there is no such object
     }
-    classes = len(dataset.classes)
-    return metrics, {f"{name}_ap": _by_class(evaluation, classes) for name, evaluation in evaluations.items()}
+    return metrics, {f"{name}_ap": _by_class(evaluation) for name, evaluation in evaluations.items()}
 
 
 def voc(
@@ -171,18 +170,13 @@ def _evaluate(truth: COCO, results: list[dict], kind: Literal["bbox", "segm"], i
     copies = [{key: value for key, value in r.items() if kind == "bbox" or key != "bbox"} for r in results]
     evaluation = COCOeval(truth, truth.loadRes(copies) if copies else COCO(), kind)
     evaluation.params.imgIds = images
-    if results:
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    else:
-        evaluation.stats = np.zeros(12)
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
     return evaluation
 
 
-def _by_class(evaluation: COCOeval, classes: int) -> np.ndarray:
+def _by_class(evaluation: COCOeval) -> np.ndarray:
     """Average precision of each class in percent, (classes,): any size, at most 100 detections per image."""
-    if not evaluation.eval:
-        return np.zeros(classes)
     precision = evaluation.eval["precision"][:, :, :, 0, -1]  # (thresholds, recalls, classes)
     return 100 * np.where(precision > -1, precision, np.nan).mean((0, 1))

@@ -18,7 +18,7 @@ def answer(rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict
     Args:
         titles: evaluations and baselines in words, by name.
     """
-    sentences = ["Nothing has been evaluated yet."]
+    sentences = ["This encoder has not been evaluated yet."]
     for row in reversed(rows):
         if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate):
             sentences = _compared(row, titles)
@@ -48,7 +48,7 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
         words = [f"{verdict} {' and '.join(names)}" for verdict, names in by_verdict.items()]
         judged = f"This encoder is {'; '.join(words)}."
     if not others:
-        judged = "There is no baseline to compare with."
+        judged = "No baseline of this evaluation has been run."
     images = pretrained.images  # a fraction where images of a group count as fewer
     of = f" of {images:.0f} images" if images and images == round(images) else ""
     title = f"{titles[row['name']]}, {row['lines'][0]['measured'].title}"

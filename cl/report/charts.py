@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ COLOURS = ("#3a86ff", "#e07a1f", "#2a9d5c", "#b5179e", "#d1343a", "#6c757d", "#1
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 MAX_INSIDE = 6  # series whose legend fits inside the axes
 LEGEND_ROWS = 20
+LONG_LABEL = 60  # characters of a series' label, beyond which a legend would hide the points
+LEGEND_WIDTH = 70  # characters that fit below the axes
 GREY = "#888888"  # replaced by the colour of the surrounding text
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -155,9 +158,14 @@ class Chart:
         return figure
 
     def _add_legend(self, figure: "Figure", axes: "Axes") -> None:
-        """Inside the axes for a few series, to their right for many, none for one."""
+        """Inside the axes for a few series, to their right for many, below for long labels, none for one."""
         lines, labels = axes.lines, [label.replace("$", r"\$") for label in self.series]  # no formulas
-        if 1 < len(self.series) <= MAX_INSIDE:
+        if len(labels) > 1 and max(map(len, labels)) > LONG_LABEL:
+            labels = [textwrap.fill(label, LEGEND_WIDTH) for label in labels]
+            rows = sum(label.count("\n") + 1 for label in labels)
+            figure.set_figheight(figure.get_figheight() + rows / 6)
+            figure.legend(lines, labels, frameon=False, fontsize=8, loc="outside lower center")
+        elif 1 < len(self.series) <= MAX_INSIDE:
             axes.legend(lines, labels, frameon=False, fontsize=8)
         elif len(self.series) > MAX_INSIDE:
             figure.set_figwidth(7)

@@ -33,7 +33,7 @@ def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Itera
     """Names and means over the seeds of both, the larger first, and the mean difference of equal seeds."""
     found = [
         (name, {each.seed: value for _, each in reversed(group) if (value := each.find(metric))})
-        for name, group in zip(labels([group[0][0] for group in groups]), groups, strict=True)
+        for name, group in zip(labels(groups), groups, strict=True)
     ]
     seeds = [seed for seed in found[0][1] if seed in found[1][1]]
     if len(seeds) > 1:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from cl.report.charts import Chart
-from cl.report.experiments import Experiment, grouped, settings
+from cl.report.experiments import Experiment, grouped, joint_name, settings
 from cl.report.files import ResultFiles
 from cl.report.intervals import mean_and_sd
 
@@ -91,9 +91,8 @@ def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:
         for row in experiment.epochs:
             if column in row:
                 by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
-    label = group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
     for epoch, values in by_epoch.items():
-        chart.add(label, float(epoch), *mean_and_sd(values))
+        chart.add(joint_name(group), float(epoch), *mean_and_sd(values))
 
 
 def _has_curves(chart: Chart) -> bool:

@@ -199,6 +199,11 @@ def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
     return list(groups.values())
 
 
+def joint_name(group: list[Experiment]) -> str:
+    """The name of the first, and how many more there are."""
+    return group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
+
+
 def varying_params(experiments: list[Experiment]) -> list[str]:
     """The parameters of pretraining and the seed, if they differ; those that follow from a kind come last."""
     rows = [{"seed": experiment.seed} | settings(experiment.params) for experiment in experiments]

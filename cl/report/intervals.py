@@ -79,7 +79,7 @@ def difference(ours: Estimate, other: Estimate) -> Estimate:
 def interval(
     percent: float, images: float | None, sd: float | None = None, seeds: int = 1
 ) -> Interval | None:
-    """The interval of a mean over seeds; None if neither images nor seeds give one.
+    """The interval of a mean over seeds; None for a single group of images, or if images and seeds give none.
 
     Wilson's interval of the binomial and Student's interval of the mean over seeds are independent errors, so
     their distances from the mean add in quadrature.
@@ -89,6 +89,8 @@ def interval(
             agree; None for other numbers, such as an average precision.
         sd: standard deviation over the seeds.
     """
+    if images == 0:
+        return None
     low = high = percent
     if images:
         z = float(ndtri((1 + LEVEL) / 2))

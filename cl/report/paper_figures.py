@@ -57,7 +57,7 @@ def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
         return
     expected = matches.compose(figure.run)
     groups = _by_settings(figure, matches.full_size(expected), expected)
-    names = labels([settings(group[0].params) for group in groups])
+    names = labels([[(settings(each.params), each) for each in group] for group in groups])
     charts: dict[str, Chart] = {}
     for name, group in zip(names, groups, strict=True):
         first_of_seed = {experiment.seed: experiment for experiment in reversed(group)}

@@ -13,6 +13,7 @@ from cl.report.experiments import (
     flatten,
     grouped,
     headline_metrics,
+    joint_name,
     mean_over_seeds,
     settings,
     value_at,
@@ -63,7 +64,7 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
 
 
 def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str, str]]:
-    """Experiments with a paper's recipe that fill no cell, and how they differ from the recipe."""
+    """Experiments with a paper's recipe that fill no cell, and why."""
     papers = {match.run.removeprefix("recipe=").partition("/")[0] for match in cells if match.run}
     counted = {name for match in cells if match.ours for name in match.ours.names}
     for experiment in matches.experiments:
@@ -74,7 +75,10 @@ def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str,
         keys = varying_keys([settings(wanted), settings(experiment.params)])
         if wanted and experiment not in matches.full_size(wanted):
             keys.append(f"number of images ({', '.join(map(str, experiment.images))})")
-        yield experiment.name, f"recipe {recipe} with a different {', '.join(keys) or 'protocol'}"
+        how = f"with a different {', '.join(keys)}"
+        if not keys:
+            how = "not evaluated, with another protocol or other data, or with a seed that is there twice"
+        yield experiment.name, f"recipe {recipe} {how}"
 
 
 def _rows(experiments: list[Experiment]) -> dict[str, Any]:
@@ -101,12 +105,13 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
 
 def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[str, Any]:
     """One experiment, or the means of several seeds."""
-    first, seeds = group[0], ", ".join(map(str, sorted({experiment.seed for experiment in group})))
-    values = settings(first.params) | {"seed": seeds}
+    first, seeds = group[0], sorted({experiment.seed for experiment in group})
+    values = settings(first.params) | {"seed": ", ".join(map(str, seeds))}
     pretraining = first.provenance.get("pretrain", {}) if len(group) == 1 else {}
     return {
         "experiment": first if len(group) == 1 else None,
-        "name": first.name if len(group) == 1 else f"{first.name} and {len(group) - 1} more, mean",
+        "name": joint_name(group) + ("" if len(group) == 1 else ", mean"),
+        "seeds": len(seeds),
         "values": [values.get(key, "-") for key in keys],
         "metrics": [mean_over_seeds(group, metric) for metric in metrics],
         "seconds": pretraining.get("seconds"),

@@ -1,14 +1,15 @@
 """Sweeps: charts of a metric by each number that varies between experiments."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cl.report.charts import Chart
+from cl.report.charts import LONG_LABEL, Chart
 from cl.report.experiments import (
     Experiment,
     dependencies,
     grouped,
     headline_metrics,
+    joint_name,
     mean_over_seeds,
     varying_keys,
 )
@@ -27,7 +28,7 @@ def sweeps(experiments: list[Experiment]) -> Iterator[Chart]:
         for x in varying_keys([row for row, _ in rows]):
             lines = _lines(x, rows)
             if lines:
-                names = labels([line[0][0] for line in lines], x)
+                names = labels(lines, x)
                 yield _chart(x, metric, dict(zip(names, lines, strict=True)))
 
 
@@ -51,14 +52,22 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def labels(rows: list[dict[str, Any]], excluded: str = "") -> list[str]:
-    """A label for each row: its kinds and names if these distinguish the rows, otherwise all that varies."""
+def labels(lines: Sequence[Line], excluded: str = "") -> list[str]:
+    """A label for each line: its kinds and names if these distinguish the lines, otherwise all that varies.
+
+    A long label is replaced by the name of the line's first experiment.
+    """
+    rows = [line[0][0] for line in lines]
     varying = [key for key in varying_keys(rows) if key != excluded] if rows else []
     shown = [key for key in varying if key.endswith(SELF_EXPLANATORY)]
     if len({tuple(str(row.get(key)) for key in shown) for row in rows}) < len(rows):
         shown = varying
     prefixes = {key: "" if key.endswith(SELF_EXPLANATORY) else f"{key} " for key in shown}
-    return [", ".join(f"{prefix}{row.get(key)}" for key, prefix in prefixes.items()) for row in rows]
+    found = [", ".join(f"{prefix}{row.get(key)}" for key, prefix in prefixes.items()) for row in rows]
+    return [
+        label if len(label) <= LONG_LABEL else joint_name([experiment for _, experiment in line])
+        for label, line in zip(found, lines, strict=True)
+    ]
 
 
 def _chart(x: str, metric: str, lines: dict[str, Line]) -> Chart:

@@ -31,6 +31,12 @@ def test_a_number_that_counts_no_images_has_no_interval_from_one_seed() -> None:
     assert interval(31.0, None) is None
 
 
+def test_images_of_one_group_have_no_interval_whatever_the_seeds() -> None:
+    """Seeds say nothing about other groups."""
+    assert interval(31.0, 0.0) is None
+    assert interval(31.0, 0.0, 1.5, 3) is None
+
+
 def test_intervals_stay_between_0_and_100() -> None:
     assert interval(0.0, 50).low == 0
     assert interval(100.0, 50).high == 100

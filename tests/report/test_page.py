@@ -137,11 +137,16 @@ def test_an_evaluation_that_was_reduced_shows_the_parameters_it_used(values, tmp
     assert "(k 8, " in render(values, tmp_path)
 
 
-def test_a_single_group_is_the_reason_for_a_missing_interval(values, tmp_path) -> None:
+@pytest.mark.parametrize("seeds", [{}, {"sd": 0.5, "n": 3}])
+def test_a_single_group_is_the_reason_for_a_missing_interval(seeds, values, tmp_path) -> None:
     """Its images are not independent, so nothing says how far the number could move."""
-    write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4, **HIGHER | {"images": 0.0}))
-    for page in render_both(values, tmp_path, None):
-        assert "one group of images: no interval" in page
+    one = {**HIGHER, **seeds, "images": 0.0}
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4, **one))
+    write(tmp_path, "baseline/random", measured("knn", "top1", 39.8, baseline="random", **one))
+    page, markdown = render_both(values, tmp_path, None)
+    assert "one group of images: no interval" in page
+    assert "one group of images: no interval" in markdown
+    assert '<span class="gain soft">(+25.6)</span>' in page
 
 
 def test_a_difference_is_coloured_only_where_the_intervals_do_not_overlap(values, tmp_path) -> None:
@@ -303,9 +308,11 @@ def box(page: str) -> str:
 
 
 def test_the_first_box_compares_with_the_baselines_that_were_run(values, tmp_path) -> None:
-    assert "Nothing has been evaluated yet." in box(render(values, tmp_path))
+    assert "not been evaluated" in box(render(values, tmp_path))
     write(tmp_path, "evaluate/knn", measured("knn", "top1", 65.4))
-    assert "no baseline" in box(render(values, tmp_path))
+    elsewhere = values["baselines"]["random"] | {"evaluations": ["linear"]}
+    for baselines in (values["baselines"], {"random": elsewhere}, {}):
+        assert "No baseline of this" in box(render({**values, "baselines": baselines}, tmp_path))
     write_knn(tmp_path, 65.4, 39.8)
     found = box(render(values, tmp_path))
     assert "better than the untrained encoder." in found

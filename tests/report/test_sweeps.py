@@ -1,9 +1,11 @@
 """Sweeps: lines join experiments that differ in one number alone."""
 
+from itertools import product
+
 import pytest
 
 from cl.report.sweeps import sweeps
-from tests.support.experiments import KNN, TABLE3, experiment
+from tests.support.experiments import KNN, TABLE3, experiment, measured
 
 
 def test_a_sweep_joins_experiments_that_differ_in_one_number() -> None:
@@ -44,3 +46,12 @@ def test_a_sweep_does_not_mix_protocols_or_data() -> None:
     ]
     found[1].provenance["prepare"]["data_manifest_sha256"] = "e"
     assert not list(sweeps(found))
+
+
+def test_a_label_of_many_parameters_is_the_name_of_an_experiment() -> None:
+    found = [
+        experiment(f"{views}-{rate}", f"views={views}", [measured("knn", "top1", rate)], optim__base_lr=rate)
+        for views, rate in product(("small", "small_multicrop"), (1.0, 2.0))
+    ]
+    (chart,) = sweeps(found)
+    assert list(chart.series) == ["small-1.0 and 1 more", "small_multicrop-1.0 and 1 more"]
