@@ -1,5 +1,8 @@
 """torchvision's residual networks without their classifier, optionally wider or for small images."""
 
+import numpy as np
+import torch
+from scipy.fft import dct
 from torch import Tensor, nn
 from torchvision.models import resnet
 
@@ -8,6 +11,7 @@ class Network(resnet.ResNet):
     """The network with layers `width` times as wide (ResNet-50 of 1, 2, 4: 24, 94, 375 million weights).
 
     kind, counts: the name of torchvision's block, and the number of blocks in each stage.
+    cosine_stem: whether the first layer's weights are fixed cosine patterns; random ones fill it up.
     channels: of the images.
     """
 
@@ -19,6 +23,7 @@ class Network(resnet.ResNet):
         stem: str,
         *,
         zero_init_residual: bool,
+        cosine_stem: bool = False,
         channels: int = 3,
     ) -> None:
         self.width = width
@@ -32,6 +37,9 @@ class Network(resnet.ResNet):
             self.conv1 = nn.Conv2d(channels, first, side, stride, padding=side // 2, bias=False)
             nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
             self.bn1 = nn.BatchNorm2d(first)
+        if cosine_stem:
+            patterns = cosine_patterns(*self.conv1.weight.shape[1:])[:first]
+            self.conv1.requires_grad_(False).weight[: len(patterns)] = patterns
         self.fc_features = first * 8 * block.expansion
         self.fc: nn.Module = nn.Identity()
 
@@ -44,3 +52,14 @@ class Network(resnet.ResNet):
         if planes == 64:  # the first stage's input has the stem's channels
             self.inplanes = int(64 * self.width)
         return super()._make_layer(block, int(planes * self.width), *args, **kwargs)
+
+
+def cosine_patterns(channels: int, height: int, width: int) -> Tensor:
+    """(C * H * W, C, H, W): the orthonormal basis of the cosine transform (DCT-II), smooth gray ones first.
+
+    They are close to the principal components of patches of photographs (Ahmed et al. 1974).
+    """
+    waves = [torch.from_numpy(dct(np.eye(side), axis=0, norm="ortho")) for side in (channels, height, width)]
+    basis = torch.einsum("cx,hy,wz->chwxyz", *waves).flatten(0, 2)
+    colour, row, column = torch.cartesian_prod(*map(torch.arange, (channels, height, width))).T
+    return basis[(2 * (colour > 0) + row + column).argsort(stable=True)].float()

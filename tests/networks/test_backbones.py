@@ -1,5 +1,7 @@
 """Encoders."""
 
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,27 @@ def test_resnet10_is_the_first_block_of_each_stage_of_resnet18() -> None:
 def test_networks_of_other_widths_run(width, features) -> None:
     network = backbones.build(tiny.residual(width=width))
     assert network(torch.randn(2, 3, 16, 16)).shape == (2, network.fc_features) == (2, features)
+
+
+def test_the_cosine_stem_has_the_cosine_transforms_patterns_which_stay_and_random_ones_beside_them() -> None:
+    """Ahmed et al. 1974: c_k sqrt(2 / n) cos(pi k (x + 1/2) / n), over channels, rows and columns."""
+
+    def wave(k: int, n: int, x: int) -> float:
+        return math.sqrt((1 if k == 0 else 2) / n) * math.cos(math.pi * k * (x + 0.5) / n)
+
+    network = backbones.build(tiny.residual(cosine_stem=True))
+    weights = network.conv1.weight
+    found = weights[:27].flatten(1).double()
+    expected = [
+        [wave(c, 3, x) * wave(h, 3, y) * wave(w, 3, z) for x, y, z in itertools.product(range(3), repeat=3)]
+        for c, h, w in itertools.product(range(3), repeat=3)
+    ]
+    closeness = found @ torch.tensor(expected, dtype=torch.float64).T  # 1 for the same pattern, else 0
+    torch.testing.assert_close(closeness[:, closeness.argmax(1)], torch.eye(27).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights[0], torch.full((3, 3, 3), 27**-0.5))
+    assert (weights[[0, 1, 2]].diff(dim=1).abs() < 1e-6).all()  # gray
+    assert weights[27:].flatten(1).unique(dim=0).shape[0] == 64 - 27
+    assert [name for name, each in network.named_parameters() if not each.requires_grad] == ["conv1.weight"]
 
 
 def test_widths_are_checked_and_integers_stay_integers(tmp_path) -> None:

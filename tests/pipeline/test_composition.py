@@ -113,7 +113,11 @@ def test_a_mistake_is_answered_in_one_line(overrides, tmp_path, monkeypatch) -> 
 @pytest.mark.parametrize(
     ("recipe", "typed", "left_out"),
     [
-        ("fast/cifar10", ["backbone=vit_tiny_patch4", "backbone.depth=2"], "backbone.name, backbone.width"),
+        (
+            "fast/cifar10",
+            ["backbone=vit_tiny_patch4", "backbone.depth=2"],
+            "backbone.cosine_stem, backbone.name, backbone.width",
+        ),
         ("quoted/moco_cifar10", ["method=simclr"], "method.ema, method.queue, method.shuffle"),
         ("own/small", ["views=byol", "views.second.area=[0.5,1]"], "views.random"),
         ("own/small", ["backbone=resnet34"], None),

@@ -44,6 +44,7 @@ class Config(BackboneConfig):
 
     width: of every layer, relative to torchvision's; 1 has 64 channels after the stem.
     stem: small is for images of 32 to 96 pixels: a 3x3 convolution of stride 1, without pooling.
+    cosine_stem: whether the first layer is not trained: its weights are the patterns of a cosine transform.
     streams: two networks, for lightness and colour; null for one network, which sees RGB.
     """
 
@@ -52,6 +53,7 @@ class Config(BackboneConfig):
     width: Annotated[int | float, BeforeValidator(_width)]
     stem: Literal["imagenet", "small"]
     zero_init_residual: bool
+    cosine_stem: bool = False
     streams: Streams | None = None
 
     @property
@@ -91,8 +93,15 @@ def build(config: Config) -> Backbone:
 
     def network(channels: int) -> Backbone:
         kind, counts = BLOCKS[config.name]
-        zero = config.zero_init_residual
-        made = Network(kind, counts, config.width, config.stem, zero_init_residual=zero, channels=channels)
+        made = Network(
+            kind,
+            counts,
+            config.width,
+            config.stem,
+            zero_init_residual=config.zero_init_residual,
+            cosine_stem=config.cosine_stem,
+            channels=channels,
+        )
         return cast("Backbone", made)
 
     if not config.streams:
