@@ -121,6 +121,7 @@ def test_a_compiled_network_continues_exactly_from_a_checkpoint(backend: str, tm
             optimizer.zero_grad()
             if number == 1:
                 store.save(2, compiled, optimizer, {})
+                store.finish()
         ends.append(compiled.state_dict())
     for name, value in ends[0].items():
         assert torch.equal(value, ends[1][name]), name
