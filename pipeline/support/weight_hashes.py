@@ -50,7 +50,7 @@ def described(name: str) -> dict[str, Any]:
     if name.startswith("torchvision:"):  # known without downloading it
         network = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
         return {
-            "backbone": network | {"zero_init_residual": False},
+            "backbone": network | {"zero_init_residual": False, "cosine_stem": False},
             "dataset": {key: list(getattr(IMAGENET, key)) for key in ("mean", "std")},
         }
     file, prefix = (Path(name), None) if is_name(name) else file_and_prefix(name)
