@@ -139,7 +139,7 @@ class Params(BaseConfig):
 
     @property
     def bn_microbatches(self) -> int:
-        """The microbatches, each of which must hold whole batch-norm groups; 1 without batch norm in them."""
+        """How many microbatches must hold whole batch-norm groups; 1 if the backbone has no batch norm."""
         if self.optim.microbatches == 1:
             return 1
         network = self.backbone.outline()

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from cl.console.progress import Progress, Usage
 
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
-STORAGE_ERRORS = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
-    *(errno.EACCES, errno.EPERM, errno.ENAMETOOLONG),
-}
+FULL_OR_BROKEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE}
+STORAGE_ERRORS = FULL_OR_BROKEN | {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 # What CUDA, NCCL, PyTorch on the CPU, cuDNN and cuBLAS say.
 NO_MEMORY = re.compile("out of memory|can't allocate memory|(CUDNN|CUBLAS)_STATUS_ALLOC_FAILED")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 LOCK = "lock"  # the name of a file
 # A name or link does not lead to a readable file; other errors, such as EIO, are failures of the disk.
-UNREACHABLE = {
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)
-}
+NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+UNREACHABLE = NO_FILE | {errno.EACCES, errno.EPERM}
 WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # from file systems without locks
 
 
