@@ -51,8 +51,9 @@ def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]
             pretraining.keep(params, task.method, epoch, folder)
             return {}
 
+        batches = pretraining.cropped(params, data, here, lambda text: None)
         began = time.monotonic()
-        rows = train(task, data, params.optim, optimizer, progress=silent(), each_epoch=each_epoch)
+        rows = train(task, batches, params.optim, optimizer, progress=silent(), each_epoch=each_epoch)
         seconds = time.monotonic() - began
         kept = locations.kept_methods(folder)
         kept.pop(rows[-1]["epoch"], None)

@@ -61,7 +61,8 @@ def main(
             backbone, projector = task.method.evaluated
             began, used = time.monotonic(), cpu_seconds()
             if way == "cl":
-                train(task, data, params.optim, optimizer, progress=silent())
+                batches = pretraining.cropped(params, data, here, lambda text: None)
+                train(task, batches, params.optim, optimizer, progress=silent())
             else:
                 parts = peers.PARTS[way](params, here.workers, source)
                 train_with(parts, backbone, projector, params, here)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from cl.console.progress import Progress
 from cl.console.reasons import grouped, lines
 from cl.console.wording import counted
-from cl.runtime.cores import cores
+from cl.runtime.cores import share_of_cores
 from cl.runtime.registry import module_of
 from cl.shards import scenes, writing
 from cl.shards.images import NO_HEIC
@@ -81,7 +81,7 @@ def _listed(dataset: Source) -> Splits:
 def _team(progress: Progress) -> Team:
     """The processes that share the work; those on one machine share its cores."""
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    workers = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    workers = share_of_cores()
     if ranks == 1:
         return Team(workers, progress.count)
 

@@ -137,26 +137,28 @@ def batch_norm(session: Session) -> None:
     form = (
         partial(_reference_batch_norm.normalise, spans=True) if session.tiny else _sync_batch_norm.normalise
     )
-    for (shape, layout), (dtype, bound) in product(ROWS, NORMALISED.items()):
-        what = f"{shape}, {layout}, {dtype}"
+    for (shape, layout), (dtype, bound), vectors in product(ROWS, NORMALISED.items(), (2, 0)):
+        what = f"{shape}, {layout}, {dtype}, {'weight and bias' if vectors else 'neither'}"
         with session.attempt(what), process_group(session):
             x, g = (torch.randn(shape, generator=rng).mul(2).add(1).to(dtype) for _ in range(2))
-            affine = torch.rand(2, shape[1], generator=rng, dtype=torch.promote_types(dtype, torch.float32))
+            single = torch.promote_types(dtype, torch.float32)
+            affine = torch.rand(vectors, shape[1], generator=rng, dtype=single).unbind()
             inputs = [each.contiguous(memory_format=layout).to(session.device) for each in (x, g)]
-            found = _normalised(form, *inputs, affine.to(session.device))
+            found = _normalised(form, *inputs, [each.to(session.device) for each in affine])
             exact = partial(_reference_batch_norm.normalise, spans=False)
-            expected = _normalised(exact, x.double(), g.double(), affine.double())
+            expected = _normalised(exact, x.double(), g.double(), [each.double() for each in affine])
             error = max(relative_error(a, b) for a, b in zip(found, expected, strict=True))
             session.report(what, error < bound, error=error)
 
 
 def _normalised(
-    form: Callable[..., tuple[Tensor, Tensor]], x: Tensor, g: Tensor, affine: Tensor
+    form: Callable[..., tuple[Tensor, Tensor]], x: Tensor, g: Tensor, affine: list[Tensor]
 ) -> list[Tensor]:
-    """The normalised rows, the statistics, and the gradients of the rows and of weight and bias."""
-    x, affine = x.requires_grad_(), affine.requires_grad_()
-    y, statistics = form(x, *affine, 1e-5, 2)
-    return [y, statistics, *torch.autograd.grad(y, (x, affine), g)]
+    """The normalised rows, the statistics, and the gradients of the rows and of weight and bias, if given."""
+    inputs = [each.requires_grad_() for each in (x, *affine)]
+    weight, bias = affine or (None, None)
+    y, statistics = form(x, weight, bias, 1e-5, 2)
+    return [y, statistics, *torch.autograd.grad(y, inputs, g)]
 
 
 def partition(session: Session) -> None:

@@ -3,9 +3,7 @@
 They read and write the rows as often as batch norm on one GPU, and ranks communicate once in each direction.
 """
 
-from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +64,8 @@ class _SyncBatchNorm(Function):
             for part, (group, _) in zip(parts, ctx.parts, strict=True)
         ]
         # The parameters' gradients are of this rank alone: DDP averages them.
-        to_weight, to_bias = (_total([each[i] for each in reduced]) for i in (2, 3))
+        # Without parameters, the kernels for channels-last rows return empty tensors.
+        to_weight, to_bias = (_total([each[i] for each in reduced]) if affine else None for i in (2, 3))
         return _joined(to_x), to_weight, to_bias, None, None
 
 
@@ -108,6 +107,6 @@ def _joined(rows: list[Tensor]) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
-def _total(values: Sequence[Any]) -> Tensor | None:
-    """The sum of a parameter's gradients over the parts; None if there is no parameter."""
-    return values[0] if values[0] is None or len(values) == 1 else torch.stack(list(values)).sum(0)
+def _total(values: list[Tensor]) -> Tensor:
+    """The sum of a parameter's gradients over the parts."""
+    return values[0] if len(values) == 1 else torch.stack(values).sum(0)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cl.networks.queue import NO_GROUP
+from cl.runtime.cores import share_of_cores
 from cl.runtime.distributed import gather, local_part, ranks
 from cl.runtime.machine import empty_for, to_device
 
@@ -125,7 +126,7 @@ def start_drawing(
     what = generator.initial_seed(), shape, below
     seeds = local_part(torch.randint(2**32, (shape[0] * ranks(),), generator=generator))  # one per image
     samples = empty_for(device, shape, torch.int32)  # half of int64's bytes
-    threads = torch.get_num_threads()
+    threads = share_of_cores()
     pool = ThreadPoolExecutor(threads)  # PyTorch draws in one thread
     chunks = zip(samples.chunk(threads), seeds.chunk(threads), strict=True)
     parts = [pool.submit(_fill, *chunk, below) for chunk in chunks]

@@ -11,6 +11,11 @@ def cores() -> int:
     return max(1, int(min([allowed, *quotas()])))
 
 
+def share_of_cores() -> int:
+    """The cores of this process, if LOCAL_WORLD_SIZE processes run on the machine."""
+    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 def quotas(root: Path = Path("/sys/fs/cgroup"), members: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
     """Limits, in cores, of this process's control groups (version 2), as set by Docker and Kubernetes."""
     for folder in folders(root, members):

@@ -17,11 +17,14 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from cl.runtime.cores import cores
+from cl.runtime.cores import share_of_cores
 
 Precision = Literal["fp32", "tf32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
 MOST_WORKERS = 16  # data workers per process
+# Threads of an operation on the CPU, such as a copy to pinned memory. After one, OpenMP's threads spin for
+# milliseconds, which a CPU's training needs; beside a GPU, they would only take cores from the data workers.
+BESIDE_GPU = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 DEVICE_FILES = Path("/dev")
 DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
@@ -140,14 +143,14 @@ def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True
         raise ValueError(
             f"{processes} processes need as many GPUs, found {found}; start at most one process per GPU"
         )
-    share = max(1, cores() // processes)
+    share = share_of_cores()
     if found:
-        device, read_every = torch.device("cuda", local_rank), 20
+        device, read_every, threads = torch.device("cuda", local_rank), 20, BESIDE_GPU
         torch.cuda.set_device(device)
     else:
-        device, read_every = torch.device("cpu"), 1
+        device, read_every, threads = torch.device("cpu"), 1, share
         _keep_freed_memory()
-    torch.set_num_threads(share)
+    torch.set_num_threads(threads)
     _configure_backends(precision, deterministic, fixed_shapes)
     workers = min(MOST_WORKERS, max(1, share - 1))
     return Machine(device, workers, precision, read_every, device.type == "cuda" and fused_kernels())

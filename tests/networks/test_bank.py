@@ -72,7 +72,7 @@ def test_threads_draw_what_one_would(monkeypatch) -> None:
     """The rows of each are drawn in parts."""
     samples = []
     for number in (1, 3):
-        monkeypatch.setattr(torch, "get_num_threads", lambda number=number: number)
+        monkeypatch.setattr(bank_module, "share_of_cores", lambda number=number: number)
         samples.append(bank_of(20).sample(torch.arange(7), 11, torch.Generator().manual_seed(0), own=False))
     assert torch.equal(*samples)
 

@@ -170,7 +170,15 @@ def test_beside_an_encoder_in_bfloat16_logits_may_use_tf32(precision, products, 
 )
 def test_processes_share_the_cores(monkeypatch, cores, processes, threads, workers) -> None:
     """Every process has a data worker, and at most sixteen."""
-    monkeypatch.setattr(machine, "cores", lambda: cores)
+    monkeypatch.setattr("cl.runtime.cores.cores", lambda: cores)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     here = machine.find("fp32", deterministic=False)
     assert (torch.get_num_threads(), here.workers) == (threads, workers)
+
+
+def test_beside_a_gpu_all_cores_but_one_are_for_the_data_workers(monkeypatch) -> None:
+    monkeypatch.setattr("cl.runtime.cores.cores", lambda: 16)
+    monkeypatch.setattr(machine, "gpus", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    here = machine.find("bf16", deterministic=False)
+    assert (torch.get_num_threads(), here.workers) == (1, 15)

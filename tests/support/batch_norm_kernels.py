@@ -100,7 +100,10 @@ def backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Sums over each channel of g and g (x - mean), the gradients of weight and bias; None if unwanted."""
+    """Sums over each channel of g and g (x - mean), the gradients of weight and bias; None if unwanted.
+
+    Without a weight, the kernels for rows in channels-last layout return empty gradients instead.
+    """
     _check_layout(x, g)
     _check_channels(x, weight, mean, invstd)
     assert g.dtype == x.dtype
@@ -108,6 +111,8 @@ def backward_reduce(
     of_product = (g * (x - _channels(mean, x))).sum(_over(x))
     wanted = (input_g, input_g, weight_g, bias_g)
     values = (of_g, of_product, of_product * invstd, of_g.clone())
+    if weight is None and x.stride(1) == 1:
+        return of_g, of_product, mean.new_empty(0), mean.new_empty(0)
     return tuple(value if each else None for each, value in zip(wanted, values, strict=True))
 
 

@@ -35,7 +35,7 @@ CASES = {
     "three groups, without weight": Case(3, affine=False),
     "three groups of vectors": Case(3, spatial=(), layout=torch.contiguous_format),
     "four groups": Case(4),
-    "four groups, without weight": Case(4, affine=False),
+    "four groups, contiguous, without weight": Case(4, affine=False, layout=torch.contiguous_format),
 }
 
 
