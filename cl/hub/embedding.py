@@ -22,6 +22,7 @@ from cl.hub import feature_files
 from cl.hub.encoder import Encoder, not_finite
 from cl.hub.listing import Listing, root_of
 from cl.networks.dense import dense_features
+from cl.runtime.cores import share_of_cores
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import UNREACHABLE, reason
 from cl.runtime.machine import Machine, to_device
@@ -235,6 +236,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
     if job.map:
+        torch.set_num_threads(share_of_cores())  # the data workers have ended
         try:
             feature_files.add_map(file.paths[-1])
         except ValueError:

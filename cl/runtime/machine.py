@@ -177,26 +177,39 @@ def fused_kernels() -> bool:
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
     """Undo at the end what `find` sets for the whole process, for callers that go on with their own work."""
-    backends = (
-        (torch.backends.cuda.matmul, "allow_tf32"),
-        (torch.backends.cudnn, "allow_tf32"),
-        (torch.backends.cudnn, "benchmark"),
-    )
-    values = [getattr(backend, name) for backend, name in backends]
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    cudnn = torch.backends.cudnn
+    parts = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, cudnn.conv, cudnn.rnn
+    precisions = [part.fp32_precision for part in parts]
+    products, convolutions = "highest", True  # PyTorch's defaults
+    with contextlib.suppress(RuntimeError):  # raised if the caller has set `fp32_precision` instead
+        products = torch.get_float32_matmul_precision()
+    with contextlib.suppress(RuntimeError):
+        convolutions = cudnn.allow_tf32
+    benchmark, threads = cudnn.benchmark, torch.get_num_threads()
+    deterministic = torch.get_deterministic_debug_mode()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
     try:
         yield
     finally:
-        for (backend, name), value in zip(backends, values, strict=True):
-            setattr(backend, name, value)
-        torch.use_deterministic_algorithms(deterministic)
+        torch.set_float32_matmul_precision(products)
+        cudnn.allow_tf32 = convolutions
+        for part, precision in zip(parts, precisions, strict=True):
+            part.fp32_precision = precision
+        cudnn.benchmark = benchmark
         torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        if gpu is not None:
+            torch.cuda.set_device(gpu)
 
 
 def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:
     # With bf16 too: for what stays in float32, such as logits.
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    for part in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):  # or a caller's global setting decides
+        part.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts

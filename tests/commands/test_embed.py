@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import cl
-from cl.hub import feature_files
+from cl.features import maps
+from cl.hub import embedding, feature_files
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
@@ -194,6 +195,17 @@ def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path
     with pytest.raises(ValueError, match="True.npy is not a file of features .*shape"):
         feature_files.read(to)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_neighbours_of_a_map_are_found_by_all_cores(images, encoder, tmp_path, monkeypatch) -> None:
+    """Data workers have ended by then, and beside a GPU, other operations on the CPU have one thread."""
+    threads, nearest = [], maps.nearest
+    monkeypatch.setattr(embedding, "share_of_cores", lambda: 5)
+    monkeypatch.setattr(
+        maps, "nearest", lambda *found: threads.append(torch.get_num_threads()) or nearest(*found)
+    )
+    cl.embed(images / "folder 1", encoder=encoder, to=tmp_path / "map.parquet", map=True)
+    assert threads == [5]
 
 
 def test_too_few_images_for_a_map_leave_nothing(images, encoder, tmp_path) -> None:

@@ -3,8 +3,11 @@
 import os
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +20,8 @@ from tests.support.project import ROOT
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     """The settings of this process as they were."""
-    fill = torch.utils.deterministic.fill_uninitialized_memory
     with machine.settings_restored():
         yield
-    torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040). Please update your driver."
@@ -152,6 +153,54 @@ def test_fused_kernels_are_for_gpus_that_can_compile_them(monkeypatch) -> None:
     monkeypatch.setenv("CL_FUSED", "yes")
     with pytest.raises(ValueError, match="CL_FUSED=yes: choose 1"):
         machine.fused_kernels()
+
+
+def _global_precision() -> None:
+    torch.backends.fp32_precision = "tf32"
+
+
+def _precision_of_products() -> None:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+
+def _settings(choose: Callable[[], None]) -> list[dict[str, Any]]:
+    """What a caller who has chosen settings reads before, within and after a use of the machine."""
+
+    def read() -> dict[str, Any]:
+        try:
+            products = torch.get_float32_matmul_precision()
+        except RuntimeError:
+            products = "set by the newer interface"
+        return {
+            "products": torch.backends.cuda.matmul.fp32_precision,
+            "convolutions": torch.backends.cudnn.conv.fp32_precision,
+            "by name": products,
+            "deterministic": torch.get_deterministic_debug_mode(),
+            "filled": torch.utils.deterministic.fill_uninitialized_memory,
+        }
+
+    choose()
+    before = read()
+    with machine.settings_restored():
+        machine.find("fp32", deterministic=True)
+        within = read()
+    return [before, within, read()]
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        _global_precision,
+        _precision_of_products,
+        partial(torch.set_float32_matmul_precision, "medium"),
+        partial(torch.use_deterministic_algorithms, True, warn_only=True),
+    ],
+)
+def test_a_caller_gets_its_own_settings_back(choose) -> None:
+    with get_context("fork").Pool(1) as pool:  # some choices cannot be undone
+        before, within, after = pool.apply(_settings, (choose,))
+    assert before == after
+    assert (within["products"], within["convolutions"]) == ("ieee", "ieee")
 
 
 @pytest.mark.parametrize(
