@@ -10,6 +10,7 @@ from torchvision.models import resnet
 class Network(resnet.ResNet):
     """The network with layers `width` times as wide (ResNet-50 of 1, 2, 4: 24, 94, 375 million weights).
 
+    name: of the network, such as resnet50.
     kind, counts: the name of torchvision's block, and the number of blocks in each stage.
     cosine_stem: whether the first layer's weights are fixed cosine patterns; random ones fill it up.
     channels: of the images.
@@ -17,6 +18,7 @@ class Network(resnet.ResNet):
 
     def __init__(
         self,
+        name: str,
         kind: str,
         counts: list[int],
         width: float,
@@ -26,7 +28,7 @@ class Network(resnet.ResNet):
         cosine_stem: bool = False,
         channels: int = 3,
     ) -> None:
-        self.width = width
+        self.name, self.width = name, width
         block = getattr(resnet, kind)
         super().__init__(block, counts, zero_init_residual=zero_init_residual)
         first = int(64 * width)

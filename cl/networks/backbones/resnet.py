@@ -94,6 +94,7 @@ def build(config: Config) -> Backbone:
     def network(channels: int) -> Backbone:
         kind, counts = BLOCKS[config.name]
         made = Network(
+            config.name,
             kind,
             counts,
             config.width,

@@ -3,6 +3,7 @@
 import pytest
 
 from cl.detection.engines._detectron2_settings import settings
+from cl.networks.backbones import build_to_fill
 from tests.support.detectron2 import MEAN, STD, TABLE
 
 
@@ -10,7 +11,8 @@ from tests.support.detectron2 import MEAN, STD, TABLE
 def test_the_configuration_is_the_papers_key_by_key(imagenet, name) -> None:
     config = imagenet.transfers[name]
     classes = 20 if config.kind == "voc" else 80
-    found = settings(config, "resnet50", imagenet.dataset, classes, polygons=config.masks)
+    backbone = build_to_fill(imagenet.backbone)
+    found = settings(config, backbone.name, imagenet.dataset, classes, polygons=config.masks)
     assert found.pop("MODEL.PIXEL_MEAN") == pytest.approx(MEAN)
     assert found.pop("MODEL.PIXEL_STD") == pytest.approx(STD)
     assert found == {key: value for key, value in TABLE[name].items() if "PIXEL" not in key}
