@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ MOST_WORKERS = 16  # data workers per process
 # Threads of an operation on the CPU, such as a copy to pinned memory. After one, OpenMP's threads spin for
 # milliseconds, which a CPU's training needs; beside a GPU, they would only take cores from the data workers.
 BESIDE_GPU = 1
+BACKENDS: Any = torch.backends  # whose precisions PyTorch's types lack
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 DEVICE_FILES = Path("/dev")
 DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
@@ -177,8 +178,8 @@ def fused_kernels() -> bool:
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
     """Undo at the end what `find` sets for the whole process, for callers that go on with their own work."""
-    cudnn = torch.backends.cudnn
-    parts = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, cudnn.conv, cudnn.rnn
+    cudnn = BACKENDS.cudnn
+    parts = BACKENDS.cuda.matmul, BACKENDS.mkldnn.matmul, cudnn.conv, cudnn.rnn
     precisions = [part.fp32_precision for part in parts]
     products, convolutions = "highest", True  # PyTorch's defaults
     with contextlib.suppress(RuntimeError):  # raised if the caller has set `fp32_precision` instead
@@ -208,7 +209,7 @@ def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes:
     # With bf16 too: for what stays in float32, such as logits.
     torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    for part in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):  # or a caller's global setting decides
+    for part in (BACKENDS.cudnn.conv, BACKENDS.cudnn.rnn):  # or a caller's global setting decides
         part.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:
