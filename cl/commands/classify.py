@@ -60,7 +60,7 @@ def classify(
         finetune: train the encoder too, if that lowers the log-loss of held-out images by more than its
             standard error. Then `save` also writes <save>-encoder.safetensors, the `encoder` of the
             classifier. It needs images.
-        prefix, resize, crop: as in `embed`.
+        prefix, resize, crop: as in `embed`; by default, the size that `classifier` records.
 
     Raises:
         ValueError: an input is missing, damaged or of another encoder; there is only one class, or one with a
@@ -82,17 +82,18 @@ def classify(
         raise ValueError(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
         )
+    known = classifier_file.load(used) if used else None
     if features:
         source = _from_file(Path(features).expanduser(), encoder, prefix, resize, crop)
     else:
-        source = _from_images(images, encoder or ENCODER, prefix, resize, crop)
+        source = _from_images(images, encoder or ENCODER, prefix, resize, crop, known)
     if finetune and source.encoder and source.encoder.config is None:
         raise ValueError(
             "--finetune cannot record this encoder, whose layers differ from those of its architecture; "
             "leave it out"
         )
-    if used:
-        answer = _classified(classifier_file.load(used), used, source)
+    if known and used:
+        answer = _classified(known, used, source)
     else:
         assert table
         answer, trained, better = _trained(table, source, finetune=finetune)
@@ -139,7 +140,7 @@ class _Source:
     """Where features come from.
 
     names: of the images, from the folder `root`.
-    notes: identify the encoder.
+    notes: identify the encoder and the transform.
     features: reads or computes them; takes other options of `embed` if there is an `encoder`.
     """
 
@@ -160,8 +161,14 @@ def _from_file(path: Path, *of_images: Any) -> _Source:
 
 
 def _from_images(
-    images: Any, given: Any, prefix: str | None, resize: int | None, crop: int | None
+    images: Any,
+    given: Any,
+    prefix: str | None,
+    resize: int | None,
+    crop: int | None,
+    used: "Classifier | None",
 ) -> _Source:
+    from cl.data.transform import Transform
     from cl.hub import listing
     from cl.hub.encoder import opened
 
@@ -170,20 +177,31 @@ def _from_images(
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
     encoder = opened(given, prefix)
+    transform = encoder.transform
+    if used and "transform" in used.encoder and not (encoder.records_size or resize or crop):
+        trained = Transform.model_validate_json(used.encoder["transform"])
+        resize, crop = trained.resize, trained.crop
+    if resize and crop and not encoder.records_size:
+        transform = transform.model_copy(update={"resize": resize, "crop": crop})
+    notes = {"sha256": encoder.sha256, "transform": transform.model_dump_json()}
     embedded = partial(embed, inputs, encoder=encoder, resize=resize, crop=crop)
-    return _Source(names, listing.root_of(inputs), {"sha256": encoder.sha256}, embedded, encoder)
+    return _Source(names, listing.root_of(inputs), notes, embedded, encoder)
 
 
 def _classified(used: "Classifier", file: Path, source: _Source) -> Classification:
     """The classes by a saved classifier."""
+    from cl.hub.matching import transform_of
+
     used.check(source.notes, file)  # before the images are embedded
-    found = source.features()
+    found, say = source.features(), progress("classify").say
     assert found
     used.check(found.notes, file, width=found.features.shape[1])
     if "sha256" not in found.notes:
-        progress("classify").say(
-            f"the features do not record their encoder; make sure that it is that of {file}"
-        )
+        say(f"the features do not record their encoder; make sure that it is that of {file}")
+    if "sha256" not in used.encoder:
+        given = transform_of(found)
+        size = f", with resize={given.resize} and crop={given.crop}" if "transform" in found.notes else ""
+        say(f"{file} does not record its encoder; make sure that it is that of the features{size}")
     probabilities = used.head.probabilities(found.features)
     return likeliest(found.names, used.classes, probabilities, several=used.head.several)
 

@@ -75,12 +75,12 @@ def duplicates(
             f"found {len(files)} files of features; give one, or those of training and validation"
         )
     parts = [matching.read(path) for path in files]
-    matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]))
+    show = progress("duplicates")
+    matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]), show.say)
     paths = [path for part in _paths(parts, files, images) for path in part]
     if len(paths) < 2:
         raise ValueError(f"{files[0]} has features of 1 image, which cannot have copies; embed more images")
     rows = np.concatenate([part.features for part in parts]) if len(parts) > 1 else parts[0].features
-    show = progress("duplicates")
     loaded = matching.encoder_of(parts[0], files[0], encoder, prefix, show.say)
     try:
         calibration, pairs = near_duplicates.find(rows, paths, loaded, show.count)

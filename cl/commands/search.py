@@ -142,7 +142,7 @@ def _queries(
                 progress("search").say(f"{given} is the image in {path}; ./{given} is the file here")
         elif query.is_file() and matching.is_features(query):
             found = matching.read(query)
-            matching.check_same_encoder(bank, found, (path, query))
+            matching.check_same_encoder(bank, found, (path, query), progress("search").say)
             own = np.arange(len(found.names)) if query.samefile(path) else np.full(len(found.names), -1)
             parts.append((found, own))
         elif query.exists():

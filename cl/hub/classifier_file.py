@@ -38,7 +38,7 @@ class Classifier:
             if trained and given and trained != given:
                 raise ValueError(
                     f"{file} was trained with {what} {trained[:length]}, but the features came from "
-                    f"{given[:length]}; give the encoder that trained it, or train it again"
+                    f"{given[:length]}; give the encoder and size that trained it, or train it again"
                 )
 
 

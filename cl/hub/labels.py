@@ -36,7 +36,7 @@ class Labels:
         if "label" not in columns:
             raise ValueError(f"{file} has no column of labels; call one of its columns label")
         self.file, self.has_groups = file, "group" in columns
-        self._rows, self._places, self._found = dict[str, Row](), dict[str, str](), set[str]()
+        self._rows, self._places, self._found = dict[str, Row](), dict[str, str](), dict[str, Path]()
         groups = columns.get("group", [None] * len(columns["path"]))
         for path, cell, group in zip(columns["path"], columns["label"], groups, strict=True):
             if path is None:
@@ -50,15 +50,33 @@ class Labels:
             labels += [label for label in dict.fromkeys(new) if label and label not in labels]
 
     def of(self, names: Sequence[str], root: Path) -> list[Row]:
-        """The labels and the group ("" for none) of the images `root / name`."""
+        """The labels and the group ("" for none) of the images `root / name`.
+
+        Raises:
+            ValueError: a row has the name of two images.
+        """
         found = []
         for name in names:
-            key = _key(name)
-            if key not in self._rows:
-                key = self._places.get(_key(_absolute(root / name)), "")
-            self._found.add(key)
+            key = self._row_of(name, root / name)
+            self._found.setdefault(key, root / name)
             found.append(self._rows.get(key, ([], "")))
         return found
+
+    def _row_of(self, name: str, path: Path) -> str:
+        """The key of an image's row, "" for none: by its name, or by its path if the name is another's."""
+        key, own = _key(name), self._places.get(_key(_absolute(path)), "")
+        if key not in self._rows or key == own:
+            return own
+        beside = self.file.parent / key
+        other = beside if beside.exists() else self._found.get(key, path)
+        if not path.exists() or other.samefile(path):
+            return key
+        if not own:
+            raise ValueError(
+                f"{self.file}: {key} is the name of {other} and of {path}; write paths that start from the "
+                "table's folder"
+            )
+        return own
 
     def unused(self) -> list[str]:
         """The paths of the table that no image asked about had."""

@@ -56,7 +56,8 @@ def encoder_of(
         encoder: a file or name that `cl.load` takes, or what it returned.
 
     Raises:
-        ValueError: the features came from another encoder, or with another transform.
+        ValueError: the features came from another encoder, or with another transform; or neither they nor the
+            encoder record the size of images.
     """
     name, given, width = "the encoder", encoder, features.features.shape[1]
     if not isinstance(given, Encoder):
@@ -83,6 +84,10 @@ def encoder_of(
                 f"{path} came from images with another transform than that of {name} "
                 f"({_difference(transform, given.transform)}); {advice}"
             )
+    elif not given.records_size:
+        raise ValueError(
+            f"neither {path} nor {name} records the size of images; embed them again to .parquet"
+        )
     return given
 
 
@@ -92,8 +97,13 @@ def transform_of(features: Features) -> Transform:
     return Transform.model_validate_json(recorded) if recorded else IMAGENET
 
 
-def check_same_encoder(first: Features, second: Features, paths: tuple[Path, Path]) -> None:
-    """Raises ValueError if two files have features of different encoders or transforms."""
+def check_same_encoder(
+    first: Features, second: Features, paths: tuple[Path, Path], say: Callable[[str], None]
+) -> None:
+    """Raises ValueError if two files have features of different encoders or transforms.
+
+    Of two files, one without notes shows only its width, which `say` is told.
+    """
     pairs = [(first.features.shape[1], second.features.shape[1])]
     pairs += [
         (first.notes[x], second.notes[x])
@@ -106,6 +116,8 @@ def check_same_encoder(first: Features, second: Features, paths: tuple[Path, Pat
                 f"{paths[0]} and {paths[1]} came from different encoders or transforms ({one} and {other}); "
                 "embed the images of both with one encoder"
             )
+    if paths[0] != paths[1] and not ("sha256" in first.notes and "sha256" in second.notes):
+        say(f"{paths[0]} and {paths[1]} do not both record their encoder: make sure that it is the same")
 
 
 def _difference(first: Transform, second: Transform) -> str:

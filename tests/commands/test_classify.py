@@ -1,6 +1,8 @@
 """A classifier from a table of labels: what it writes, says and refuses."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -125,6 +127,28 @@ def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
     with pytest.raises(ValueError, match=cl.load("encoder.safetensors").sha256[:12]):
         classify(images="images", encoder="other.safetensors", classifier="c.safetensors")
     assert "embed" not in capsys.readouterr().err, "it was refused only after all images were embedded"
+
+
+def test_the_size_of_images_is_that_of_the_classifier(folder, capsys) -> None:
+    """Unless it was trained on features without notes, which is said."""
+    save_encoder(folder / "plain.safetensors", metadata={})
+    (folder / "config.json").write_text('{"model_args": {"stem_padding": 1}}')
+    for n in range(8):
+        picture_file(folder / "images" / f"{n}.jpg", n)
+    write_labels(folder / "few.csv", [(f"{n}.jpg", BIRDS[n % 2]) for n in range(8)])
+    of: dict[str, Any] = {"images": "images", "encoder": "plain.safetensors"}
+    size = {"resize": 24, "crop": 24}
+    classify("few.csv", save="c.safetensors", **of, **size)
+    found, expected = (classify(classifier="c.safetensors", **of, **given) for given in ({}, size))
+    np.testing.assert_array_equal(found.probabilities, expected.probabilities)
+    capsys.readouterr()
+    with pytest.raises(ValueError, match='"resize":24.*"resize":32.*size'):
+        classify(classifier="c.safetensors", resize=32, crop=32, **of)
+    assert "embed" not in capsys.readouterr().err
+    cl.embed(**of, **size, to="features.npy")
+    classify("few.csv", features="features.npy", save="silent.safetensors")
+    classify(classifier="silent.safetensors", **of, **size)
+    assert re.search(r"silent\.safetensors does not record.*resize=24", capsys.readouterr().err)
 
 
 def test_mistakes_leave_no_file(folder) -> None:

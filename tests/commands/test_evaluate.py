@@ -73,6 +73,8 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
     by_name = write_table(data / "train/labels.csv", data.glob("train/*/*/*.jpg"))
     with pytest.raises(ValueError, match="none of the 6 images in [^(]*robin has a label in .*labels.csv;"):
         cl.evaluate(train=data / "train", val=[data / "val/robin"], labels=by_name, **options)
+    with pytest.raises(ValueError, match="is the name of .*train/.* and of .*val/"):
+        cl.evaluate(train=data / "train", val=data / "val", labels=by_name, **options)
     write_csv(data / "others.csv", ["path", "label"], [("train/none.jpg", "robin")])
     with pytest.raises(ValueError, match="paths, such as train/none.jpg, must start from its folder"):
         cl.evaluate(train=data / "train", labels=data / "others.csv", **options)

@@ -80,7 +80,7 @@ def test_a_name_comes_before_a_file_here(searched, tmp_path, monkeypatch, capsys
     assert found.startswith("1.000 05.jpg")
 
 
-def test_files_of_features_are_queries_and_results_are_tables(searched) -> None:
+def test_files_of_features_are_queries_and_results_are_tables(searched, capsys) -> None:
     tables = {}
     for suffix in (".csv", ".parquet"):
         to = searched.folder / f"found{suffix}"
@@ -96,6 +96,9 @@ def test_files_of_features_are_queries_and_results_are_tables(searched) -> None:
     other = searched.folder / "copy.parquet"
     other.write_bytes(searched.path.read_bytes())
     assert cl.search(searched.path, other, top=1).cosines.min() > 0.9999  # another file finds the same images
+    assert "record" not in capsys.readouterr().err
+    cl.search(searched.path, searched.folder / "features.npy", top=1)
+    assert "features.npy do not both record their encoder" in capsys.readouterr().err
 
 
 def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
@@ -176,6 +179,11 @@ def test_an_encoder_that_records_no_size_gets_that_of_the_features(searched) -> 
     with pytest.raises(ValueError, match="resize: 24 and 256"):
         cl.search(features, image, encoder=loaded)
     assert loaded.transform.resize == 256
+    cl.embed(searched.folder / "images", encoder=encoder, to=features.with_suffix(".npy"), resize=24, crop=24)
+    with pytest.raises(ValueError, match="neither .*small.npy nor .*plain.safetensors records the size"):
+        cl.search(features.with_suffix(".npy"), image, encoder=encoder)
+    matches = cl.search(searched.folder / "features.npy", image, encoder=searched.encoder, top=1)
+    assert matches.names[matches.positions[0, 0]] == "05.jpg" and matches.cosines[0, 0] > 0.9999
 
 
 def test_an_index_finds_the_same(searched) -> None:

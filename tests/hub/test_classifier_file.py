@@ -34,7 +34,7 @@ def test_other_features_are_refused(saved) -> None:
     classifier, file = saved
     classifier.check(NOTES, file, width=8)
     classifier.check({}, file)
-    with pytest.raises(ValueError, match=r"abc.*def.*encoder that trained it"):
+    with pytest.raises(ValueError, match=r"abc.*def.*encoder and size that trained it"):
         classifier.check({**NOTES, "sha256": "def"}, file)
     with pytest.raises(ValueError, match=r'\{\}.*\{"resize": 64\}'):
         classifier.check({**NOTES, "transform": '{"resize": 64}'}, file)

@@ -116,6 +116,25 @@ def test_paths_start_from_the_images_or_from_the_table(path, tmp_path) -> None:
     assert targets(tmp_path, f"path,label\n{path},x\n").targets[:, 0].tolist() == [False, False, False, True]
 
 
+def test_a_row_has_one_image(tmp_path) -> None:
+    """The name of two images, given or beside the table, is refused; paths from the table decide."""
+    for folder in ("train", "test"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.jpg").touch()
+    labels = Labels(table(tmp_path, "path,label\n1.jpg,x\n"))
+    for same in ("train", "test/../train"):
+        assert labels.of(["1.jpg"], tmp_path / same) == [(["x"], "")]
+    with pytest.raises(ValueError, match=r"1\.jpg is the name of .*train.* and of .*test"):
+        labels.of(["1.jpg"], tmp_path / "test")
+    (tmp_path / "1.jpg").touch()
+    with pytest.raises(ValueError, match=r"1\.jpg is the name of .* and of .*test"):
+        Labels(labels.file).of(["1.jpg"], tmp_path / "test")
+    assert Labels(labels.file).of(["1.jpg"], tmp_path / "moved") == [(["x"], "")]
+    both = Labels(table(tmp_path, "path,label\n1.jpg,x\ntest/1.jpg,y\n"))
+    assert both.of(["1.jpg"], tmp_path / "test") == [(["y"], "")]
+    assert both.of(["1.jpg"], tmp_path) == [(["x"], "")]
+
+
 def test_mistakes(tmp_path) -> None:
     others = "".join(f"{n}.jpg,x\n" for n in range(5))
     assert (
