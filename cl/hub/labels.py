@@ -68,7 +68,10 @@ class Labels:
         if key not in self._rows or key == own:
             return own
         beside = self.file.parent / key
-        other = beside if beside.exists() else self._found.get(key, path)
+        below = Path(_absolute(path)).is_relative_to(
+            _absolute(self.file.parent)
+        )  # resized copies lie elsewhere
+        other = beside if below and beside.exists() else self._found.get(key, path)
         if not path.exists() or other.samefile(path):
             return key
         if not own:

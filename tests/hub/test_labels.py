@@ -130,6 +130,10 @@ def test_a_row_has_one_image(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"1\.jpg is the name of .* and of .*test"):
         Labels(labels.file).of(["1.jpg"], tmp_path / "test")
     assert Labels(labels.file).of(["1.jpg"], tmp_path / "moved") == [(["x"], "")]
+    resized = tmp_path.with_name(f"{tmp_path.name}-32px")
+    resized.mkdir()
+    (resized / "1.jpg").touch()
+    assert Labels(labels.file).of(["1.jpg"], resized) == [(["x"], "")]
     both = Labels(table(tmp_path, "path,label\n1.jpg,x\ntest/1.jpg,y\n"))
     assert both.of(["1.jpg"], tmp_path / "test") == [(["y"], "")]
     assert both.of(["1.jpg"], tmp_path) == [(["x"], "")]
