@@ -22,8 +22,8 @@ from cl.runtime.cores import share_of_cores
 Precision = Literal["fp32", "tf32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
 MOST_WORKERS = 16  # data workers per process
-# Threads of an operation on the CPU, such as a copy to pinned memory. More would spin for milliseconds after it,
-# on the cores of the data workers.
+# Threads of an operation on the CPU, such as a copy to pinned memory. More would spin for milliseconds
+# after it, on the cores of the data workers.
 BESIDE_GPU = 1
 BACKENDS: Any = torch.backends  # whose precisions PyTorch's types lack
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
