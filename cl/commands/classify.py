@@ -157,6 +157,9 @@ def _from_file(path: Path, *of_images: Any) -> _Source:
     if any(of_images):
         raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
     found = matching.read(path)
+    name, rows = Counter(found.names).most_common(1)[0]
+    if rows > 1:
+        raise ValueError(f"{path} has {rows} rows of {name}; keep one for each image")
     return _Source(found.names, Path(found.notes.get("folder", "")), found.notes, lambda: found)
 
 

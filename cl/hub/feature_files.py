@@ -65,7 +65,7 @@ class Parquet:
             if not names:
                 features = np.empty((rows, *widths), np.float32)
             features[len(names) : len(names) + len(batch)] = part
-            names += batch["name"].to_pylist()
+            names += batch["name"].cast(pa.string()).to_pylist()
         notes = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
         return Features(names, features.reshape(rows, *json.loads(notes.get("shape", "[-1]"))), notes)
 
@@ -98,8 +98,8 @@ class Npy:
 
     @staticmethod
     def read(path: Path) -> Features:
-        with path.with_suffix(".txt").open(encoding="utf-8") as file:
-            names = [line.removesuffix("\n") for line in file]
+        with path.with_suffix(".txt").open(encoding="utf-8-sig", newline="\n") as file:
+            names = [line.rstrip("\r\n") for line in file]
         features = np.load(path, mmap_mode="r").astype(np.float32, copy=False)  # float32 stays on the disk
         return Features(names, features)
 
@@ -122,10 +122,18 @@ class Csv:
 
     @staticmethod
     def read(path: Path) -> Features:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            if "," not in file.readline():
+                raise ValueError("save it with commas between its cells and points in its numbers")
         options = csv.ConvertOptions(column_types={"name": pa.string()})
-        table = csv.read_csv(path, convert_options=options)
+        layout = csv.ParseOptions(newlines_in_values=True)
+        table = csv.read_csv(path, parse_options=layout, convert_options=options)
         names = [with_formula(name) for name in table["name"].to_pylist()]
-        columns = [column.to_numpy() for column in table.drop_columns("name").columns]
+        numbers = [str(number) for number in range(table.num_columns - 1)]
+        if others := sorted({*table.column_names} - {"name", *numbers}):
+            these = ", ".join(map(repr, others[:5]))
+            raise ValueError(f"it has other columns than name, 0, 1, 2 and so on; remove {these}")
+        columns = [column.to_numpy() for column in table.select(numbers).columns]
         return Features(names, np.stack(columns, axis=1).astype(np.float32))
 
 
@@ -177,6 +185,8 @@ def read(path: Path, *, patches: bool = False) -> Features:
         shape = tuple(found.features.shape)
         if len(shape) not in ((2, 4) if patches else (2,)) or len(found.names) != len(found.features):
             raise ValueError(f"it has shape {shape} for {len(found.names)} names, expected a vector each")
+        if not all(found.names):
+            raise ValueError("it has images without a name")
     return found
 
 

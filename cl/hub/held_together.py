@@ -16,13 +16,18 @@ def digests(files: Sequence[Path]) -> np.ndarray:
 
 
 def held_together(names: Sequence[str], files: Sequence[Path]) -> tuple[np.ndarray, list[str]]:
-    """A number for each image, equal if a group or equal files connect them; a remark if files are equal.
+    """A number for each image, equal if a group or equal files connect them; remarks on the files.
 
     Args:
         names: of the groups of N images, "" for an image without one.
         files: of the images; one that is missing, as beside features, has no copy.
     """
     of_groups = as_array([digest(name.encode()) if name else UNREAD for name in names])
-    pairs = [copies(each) for each in (of_groups, digests(files))]
-    remark = f"held out together with an equal file: {counted(len(pairs[1]), 'images')}"
-    return groups(len(files), np.concatenate(pairs)), [remark] if len(pairs[1]) else []
+    of_files = digests(files)
+    pairs = [copies(each) for each in (of_groups, of_files)]
+    of_images = {
+        "held out together with an equal file": len(pairs[1]),
+        "files not read, so copies are not held out together": int((~of_files.any(1)).sum()),
+    }
+    remarks = [f"{what}: {counted(number, 'images')}" for what, number in of_images.items() if number]
+    return groups(len(files), np.concatenate(pairs)), remarks

@@ -136,5 +136,5 @@ def is_features(path: Path) -> bool:
             return False  # nor a table of images, as reading it will say
     if path.suffix == ".csv":
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            return file.readline().replace('"', "").startswith("name,0")
+            return {"name", "0"} <= {*file.readline().replace('"', "").strip().split(",")}
     return path.suffix == ".npy"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -155,11 +156,13 @@ def test_mistakes_leave_no_file(folder) -> None:
     nan = np.ones((90, 16))
     nan[17, 3] = np.nan
     write_features(folder / "nan.parquet", nan, {})
+    pq.write_table(pa.concat_tables([pq.read_table("features.parquet")] * 2), folder / "twice.parquet")
     (folder / "empty").mkdir()
     before = sorted(folder.iterdir())
     features = {"features": "features.parquet"}
     for options, message in (
         ({"features": "nan.parquet"}, r"17\.jpg in nan\.parquet .*not finite"),
+        ({"features": "twice.parquet"}, r"twice\.parquet has 2 rows of 0\.jpg"),
         ({"images": "empty"}, "no images in empty"),
         ({**features, "images": "empty"}, "either --images .* or --features"),
         ({**features, "encoder": "e.safetensors"}, "leave out encoder"),

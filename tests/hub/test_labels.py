@@ -1,5 +1,6 @@
 """Labels of images in a table: as written, found by name or by place; one or several, groups and mistakes."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -103,10 +104,13 @@ def test_images_of_a_group_and_equal_files_are_held_out_together(tmp_path) -> No
     for name, content in zip(NAMES, "xyxz", strict=True):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).write_text(content)
-    found = targets(tmp_path, "path,label,group\na/1.jpg,s,\na/2.jpg,s,g\nb/1.jpg,t,g\nb/é.jpg,t,\n")
+    rows = "path,label,group\na/1.jpg,s,\na/2.jpg,s,g\nb/1.jpg,t,g\nb/é.jpg,t,\n"
+    found = targets(tmp_path, rows)
     assert found.groups is not None
     assert found.groups.tolist() == [0, 0, 0, 1]
     assert found.remarks[-1] == "held out together with an equal file: 1 image"
+    (tmp_path / "images/a/1.jpg").unlink()
+    assert re.search("not read.* 1 image$", targets(tmp_path, rows).remarks[-1])
 
 
 @pytest.mark.parametrize(
