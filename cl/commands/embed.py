@@ -105,7 +105,7 @@ def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tupl
         return files.load(fspath(encoder), prefix).to(here.device), here
     if encoder.training or prefix:
         raise ValueError("the encoder is loaded already: leave out prefix, and call encoder.eval()")
-    return copy.copy(encoder), replace(here, device=next(encoder.parameters()).device)
+    return copy.copy(files.opened(encoder)), replace(here, device=next(encoder.parameters()).device)
 
 
 def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:

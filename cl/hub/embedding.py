@@ -93,7 +93,7 @@ class EmbeddingJob:
         """The file of a finished part."""
         return self.folder / f"part-{part:06d}.safetensors"
 
-    @property
+    @cached_property
     def notes(self) -> dict[str, str]:
         """The encoder's hash, its transform, the shape of features, and the folder that names start from."""
         return {
@@ -194,7 +194,7 @@ def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[
     )
     for pixels, reasons in batches:
         images = to_device(torch.from_numpy(pixels).permute(0, 3, 1, 2), machine.device)
-        features = encode(transform.normalise(images).contiguous(memory_format=torch.channels_last))
+        features = encode(job.encoder.match_weights(transform.normalise(images)))
         yield features.float(), [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in reasons]
 
 

@@ -35,10 +35,11 @@ ALLOWED = (
 class Encoder(nn.Module):
     """A backbone with the transform for its images; `cl.load` reads it from a file.
 
-    transform: maps the path of an image, or a PIL image, to (3, S, S) float32; may be replaced.
+    transform: maps the path of an image, or a PIL image, to (3, S, S) float32; `model_copy(update=...)` of it
+        may replace it.
+    architecture: what `sha256` covers besides the weights.
     records_size: whether the encoder's file records the image size; otherwise it is ImageNet's usual size.
     width: features per image.
-    sha256: a hash of the architecture and of all parameters and buffers.
     config: the architecture; None if no configuration describes it.
     """
 
@@ -46,16 +47,21 @@ class Encoder(nn.Module):
         self,
         network: Backbone,
         transform: Transform,
-        sha256: str,
+        architecture: str,
         *,
         records_size: bool = True,
         config: BackboneConfig | None = None,
     ) -> None:
         super().__init__()
         self.config = config
-        self.network, self.transform, self.sha256 = network, transform, sha256
+        self.network, self.transform, self.architecture = network, transform, architecture
         self.width, self.records_size = network.fc_features, records_size
         self.eval()
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the architecture and of all parameters and buffers as they are now."""
+        return foreign.identity(self.network, self.architecture)
 
     def forward(self, images: Tensor) -> Tensor:
         """Transformed images (N, 3, S, S), on the encoder's device, to features (N, width)."""
@@ -118,9 +124,12 @@ class Encoder(nn.Module):
     def _features(self, encode: Callable[[Tensor], Tensor], images: Sequence[Image] | Tensor) -> Tensor:
         if not isinstance(images, Tensor):
             images = torch.stack([self.transform(_image_like(image)) for image in images])
+        return encode(self.match_weights(images)).float().cpu()
+
+    def match_weights(self, images: Tensor) -> Tensor:
+        """Images on the device and in the precision of the weights, channels-last."""
         weights = next(self.parameters())
-        images = images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
-        return encode(images).float().cpu()
+        return images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
 
 
 def not_finite(image: str) -> str:
@@ -169,13 +178,22 @@ def load(file: str, prefix: str | None = None) -> Encoder:
     found = foreign.load(file, prefix)
     transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
     config = None if found.deviation else found.config
-    encoder = Encoder(found.network, transform, found.sha256, records_size=records_size, config=config)
+    encoder = Encoder(found.network, transform, found.architecture, records_size=records_size, config=config)
     return channels_last(encoder)
 
 
 def opened(encoder: "str | os.PathLike[str] | Encoder", prefix: str | None = None) -> Encoder:
-    """The given encoder, or the one in a file on the default device."""
+    """The given encoder, or the one in a file on the default device.
+
+    Raises:
+        ValueError: its transform is not a `Transform`, which commands record; or see `load`.
+    """
     if isinstance(encoder, Encoder):
+        if not isinstance(encoder.transform, Transform):
+            raise ValueError(
+                f"encoder.transform is a {type(encoder.transform).__name__}, expected a Transform: change "
+                "that of `cl.load` with model_copy(update=...), or use encoder.embed"
+            )
         return encoder
     return load(os.fspath(encoder), prefix).to(default_device())
 

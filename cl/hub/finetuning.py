@@ -15,7 +15,6 @@ from cl.console.progress import Progress
 from cl.features import classifier
 from cl.features.classifier import Head, Trained
 from cl.features.groups import separated
-from cl.hub import foreign
 from cl.hub.encoder import Encoder
 from cl.hub.labels import Targets
 from cl.runtime import machine
@@ -138,7 +137,7 @@ def finetune(
         targets: (N, C) bool.
         report: called with the number of images of each step; `passes` tells their sum.
     """
-    network = copy.deepcopy(encoder.network).requires_grad_(True).eval()
+    network = copy.deepcopy(encoder.network).float().requires_grad_(True).eval()
     device, steps = next(network.parameters()).device, passes(squares) // BATCH
     weights, bias = (
         nn.Parameter(torch.from_numpy(values / np.float32(SOFTER * head.temperature)).to(device))
@@ -166,8 +165,7 @@ def finetune(
             schedule.step()
             report(BATCH)
     assert encoder.config
-    sha256 = foreign.identity(network, encoder.config)
-    tuned = Encoder(network, encoder.transform, sha256, config=encoder.config)
+    tuned = Encoder(network, encoder.transform, encoder.architecture, config=encoder.config)
     trained, offset = (parameter.detach().cpu().numpy() for parameter in (weights, bias))
     return tuned, Head(trained, offset, 1.0, head.several)
 

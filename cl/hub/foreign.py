@@ -32,7 +32,6 @@ TEACHER = re.compile(r"teacher", re.IGNORECASE)
 class ForeignEncoder(NamedTuple):
     """An encoder in eval mode, its configuration, and its origin as far as known.
 
-    sha256: a hash of everything that determines the features.
     metadata: from a safetensors file and timm's description; empty for others.
     deviation, doubt: as in `Recognised`.
     """
@@ -40,10 +39,19 @@ class ForeignEncoder(NamedTuple):
     network: Backbone
     config: BackboneConfig
     origin: str
-    sha256: str
     metadata: dict[str, str]
     deviation: str = ""
     doubt: str = ""
+
+    @property
+    def architecture(self) -> str:
+        """All that determines the features except the weights."""
+        return f"{self.config.model_dump_json()} {self.deviation}"
+
+    @property
+    def sha256(self) -> str:
+        """A hash of all that determines the features."""
+        return identity(self.network, self.architecture)
 
     @property
     def normalisation(self) -> np.ndarray | None:
@@ -108,8 +116,7 @@ def recognise(
         found = layouts[prefix].recognise(tensors, prefix, metadata, file)
         origin = ORIGINS.get(prefix, f"names below {prefix!r}")
     network = found.network.eval()
-    sha256 = identity(network, found.config, found.deviation)
-    return ForeignEncoder(network, found.config, origin, sha256, metadata, found.deviation, found.doubt)
+    return ForeignEncoder(network, found.config, origin, metadata, found.deviation, found.doubt)
 
 
 def _described(
@@ -126,10 +133,9 @@ def _described(
     return found
 
 
-def identity(network: Backbone, config: BackboneConfig, deviation: str = "") -> str:
+def identity(network: Backbone, architecture: str) -> str:
     """A hash of all that determines the features; weights alone determine neither heads nor pooling."""
-    described = f"{fingerprint(network)} {config.model_dump_json()} {deviation}"
-    return hashlib.sha256(described.encode()).hexdigest()
+    return hashlib.sha256(f"{fingerprint(network)} {architecture}".encode()).hexdigest()
 
 
 def _choose_prefix(

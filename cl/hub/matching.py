@@ -59,21 +59,21 @@ def encoder_of(
         ValueError: the features came from another encoder, or with another transform; or neither they nor the
             encoder record the size of images.
     """
-    name, given, width = "the encoder", encoder, features.features.shape[1]
-    if not isinstance(given, Encoder):
-        name = fspath(given)
+    name, width = "the encoder", features.features.shape[1]
+    if not isinstance(encoder, Encoder):
+        name = fspath(encoder)
         if not (is_name(name) or Path(name).exists()):
             raise ValueError(
                 f"{name} does not exist; name the encoder that gave the features of {path} with --encoder"
             )
-        given = opened(name, prefix)
+    given = opened(encoder, prefix)
     notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
     if given.width != width:
         raise ValueError(f"{path} has {width} features per image, but {name} gives {given.width}; {advice}")
     if "sha256" not in notes:
         say(f"{path} does not record its encoder, so only the number of features per image is compared")
-    if notes.get("sha256", given.sha256) != given.sha256:
-        hashes = f"(sha256 {notes['sha256'][:12]}), not from {name} (sha256 {given.sha256[:12]})"
+    elif notes["sha256"] != (sha256 := given.sha256):
+        hashes = f"(sha256 {notes['sha256'][:12]}), not from {name} (sha256 {sha256[:12]})"
         raise ValueError(f"{path} came from another encoder {hashes}; {advice}")
     if "transform" in notes:
         transform = transform_of(features)

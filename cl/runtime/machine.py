@@ -26,6 +26,7 @@ MOST_WORKERS = 16  # data workers per process
 # after it, on the cores of the data workers.
 BESIDE_GPU = 1
 BACKENDS: Any = torch.backends  # whose precisions PyTorch's types lack
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # read when cuBLAS starts
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 DEVICE_FILES = Path("/dev")
 DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
@@ -190,6 +191,7 @@ def settings_restored() -> Iterator[None]:
     deterministic = torch.get_deterministic_debug_mode()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    has_workspace = WORKSPACE in os.environ
     try:
         yield
     finally:
@@ -203,6 +205,8 @@ def settings_restored() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         if gpu is not None:
             torch.cuda.set_device(gpu)
+        if not has_workspace:
+            os.environ.pop(WORKSPACE, None)
 
 
 def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes: bool) -> None:
@@ -213,7 +217,7 @@ def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes:
         part.fp32_precision = "tf32" if precision == "tf32" else "ieee"
     torch.backends.cudnn.benchmark = fixed_shapes and not deterministic
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+        os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
     # Memory is always written before it is read.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

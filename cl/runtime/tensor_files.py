@@ -154,5 +154,6 @@ def fingerprint(module: nn.Module) -> str:
     """A hash of all parameters and buffers: equal only if they are equal bit for bit."""
     sha = hashlib.sha256()
     for name, tensor in module.state_dict().items():
-        sha.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        values = tensor.detach().cpu().contiguous().flatten()
+        sha.update(name.encode() + values.view(torch.uint8).numpy().tobytes())  # NumPy has no bfloat16
     return sha.hexdigest()

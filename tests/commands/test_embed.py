@@ -197,6 +197,14 @@ def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+def test_encoders_in_half_precision_give_what_encoder_embed_gives(images, encoder) -> None:
+    few, loaded = sorted(images.glob("folder 1/*.jpg"))[:3], cl.load(encoder).bfloat16()
+    for patches, expected in ((False, loaded.embed(few).numpy()), (True, loaded.patches(few).numpy())):
+        found = cl.embed(few, encoder=loaded, patches=patches)
+        assert found is not None
+        close(found.features, expected)
+
+
 def test_neighbours_of_a_map_are_found_by_all_cores(images, encoder, tmp_path, monkeypatch) -> None:
     """Data workers have ended by then, and beside a GPU, other operations on the CPU have one thread."""
     threads, nearest = [], maps.nearest

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import cl
 from cl.hub import feature_files
@@ -124,6 +126,28 @@ def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, mo
     cl.search(path, path, top=2, to=page)
     assert "features.npy does not record the folder" in capsys.readouterr().err
     assert page.read_text(encoding="utf-8").count("data:image") == 3 * COUNT
+
+
+def test_an_encoder_that_changes_in_memory_is_another_one(searched, tmp_path) -> None:
+    encoder, new = cl.load(searched.encoder), searched.folder / "new"
+    before, after = tmp_path / "before.parquet", tmp_path / "after.parquet"
+    cl.embed(new, encoder=encoder, to=before)
+    cl.search(searched.path, before)  # the encoder of the file
+    with torch.no_grad():
+        encoder.network.conv1.weight[0] += 1
+    cl.embed(new, encoder=encoder, to=after)
+    with pytest.raises(ValueError, match="different encoders"):
+        cl.search(before, after)
+    with pytest.raises(ValueError, match="another encoder"):
+        cl.search(before, new, encoder=encoder)
+
+
+def test_a_transform_that_cannot_be_recorded_is_refused(searched) -> None:
+    encoder, new = cl.load(searched.encoder), searched.folder / "new"
+    encoder.transform = torch.nn.Identity()
+    for use in (cl.embed, partial(cl.search, searched.path)):
+        with pytest.raises(ValueError, match="Identity, expected a Transform.*model_copy"):
+            use(new, encoder=encoder)
 
 
 def written(path: Path, features: np.ndarray, notes: dict[str, str] | None = None) -> Path:

@@ -1,6 +1,7 @@
 """Parts of features belong to one listing, one encoder and one set of decoders."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,13 @@ def test_parts_are_computed_again_for_another_encoder_or_listing(images) -> None
     assert compute(job(images, seed=1)) == [False]
     (images / "0.jpg").unlink()
     assert compute(job(images, seed=1)) == [False]
-    assert compute(job(images, seed=1)) == [True]
+    begun = job(images, seed=1)
+    assert compute(begun) == [True]
+    with torch.no_grad():
+        begun.encoder.network.conv1.weight[0] += 1
+    changed = replace(begun)
+    changed.begin()
+    assert compute(changed) == [False]
 
 
 def test_parts_are_computed_again_once_heic_can_be_read(images, monkeypatch) -> None:

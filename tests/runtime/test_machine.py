@@ -163,6 +163,10 @@ def _precision_of_products() -> None:
     torch.backends.cuda.matmul.fp32_precision = "tf32"
 
 
+def _workspace_of_products() -> None:
+    os.environ[machine.WORKSPACE] = ":16:8"
+
+
 def _settings(choose: Callable[[], None]) -> list[dict[str, Any]]:
     """What a caller who has chosen settings reads before, within and after a use of the machine."""
 
@@ -177,8 +181,10 @@ def _settings(choose: Callable[[], None]) -> list[dict[str, Any]]:
             "by name": products,
             "deterministic": torch.get_deterministic_debug_mode(),
             "filled": torch.utils.deterministic.fill_uninitialized_memory,
+            "workspace": os.environ.get(machine.WORKSPACE),
         }
 
+    os.environ.pop(machine.WORKSPACE, None)  # of an earlier test
     choose()
     before = read()
     with machine.settings_restored():
@@ -192,6 +198,7 @@ def _settings(choose: Callable[[], None]) -> list[dict[str, Any]]:
     [
         _global_precision,
         _precision_of_products,
+        _workspace_of_products,
         partial(torch.set_float32_matmul_precision, "medium"),
         partial(torch.use_deterministic_algorithms, True, warn_only=True),
     ],
@@ -201,6 +208,7 @@ def test_a_caller_gets_its_own_settings_back(choose) -> None:
         before, within, after = pool.apply(_settings, (choose,))
     assert before == after
     assert (within["products"], within["convolutions"]) == ("ieee", "ieee")
+    assert within["workspace"]
 
 
 @pytest.mark.parametrize(

@@ -129,15 +129,15 @@ def load(config: BackboneConfig, path: Path) -> Backbone:
 
 
 def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
-    """Check that a network, on any device, takes square images of this side in pixels.
+    """Check that a network, on any device and in any precision, takes square images of this side in pixels.
 
     Raises:
         ValueError: it does not, for example because its patches do not divide them.
     """
-    device = next(network.parameters()).device
+    weights = next(network.parameters())
     try:
         with torch.no_grad():
-            features = network.eval()(torch.zeros(2, 3, size, size, device=device))
+            features = network.eval()(weights.new_zeros(2, 3, size, size))
         if getattr(features, "ndim", 0) != 2:  # a tuple, or maps and tokens that the network does not pool
             found = list(getattr(features, "shape", [])) or type(features).__name__
             raise ValueError(f"it gives {found} for two images, expected two vectors")
