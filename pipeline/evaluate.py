@@ -97,12 +97,13 @@ def load_foreign(
             f"{file} was trained with another normalisation than dataset.mean and dataset.std; "
             f"to use its own, compose with 'dataset.mean={mean}' 'dataset.std={std}'"
         )
+    sha256 = encoder.sha256
     notes = {
         "backbone": file,
-        "sha256": encoder.sha256,
+        "sha256": sha256,
         "origin": encoder.origin,
         "config": encoder.config.model_dump(),
-        "folder": f"others/{Path(file.replace(':', '-')).stem}-{encoder.sha256[:8]}",
+        "folder": f"others/{Path(file.replace(':', '-')).stem}-{sha256[:8]}",
     }
     return Encoder(encoder.network), notes
 

@@ -204,7 +204,7 @@ def _classified(used: "Classifier", file: Path, source: _Source) -> Classificati
     if "sha256" not in used.encoder:
         given = transform_of(found)
         size = f", with resize={given.resize} and crop={given.crop}" if "transform" in found.notes else ""
-        say(f"{file} does not record its encoder; make sure that it is that of the features{size}")
+        say(f"{file} does not record its encoder; make sure that the features are from the same one{size}")
     probabilities = used.head.probabilities(found.features)
     return likeliest(found.names, used.classes, probabilities, several=used.head.several)
 

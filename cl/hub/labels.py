@@ -68,9 +68,8 @@ class Labels:
         if key not in self._rows or key == own:
             return own
         beside = self.file.parent / key
-        below = Path(_absolute(path)).is_relative_to(
-            _absolute(self.file.parent)
-        )  # resized copies lie elsewhere
+        # Images that are not below the table's folder may be resized copies.
+        below = Path(_absolute(path)).is_relative_to(_absolute(self.file.parent))
         other = beside if below and beside.exists() else self._found.get(key, path)
         if not path.exists() or other.samefile(path):
             return key

@@ -117,7 +117,7 @@ def check_same_encoder(
                 "embed the images of both with one encoder"
             )
     if paths[0] != paths[1] and not ("sha256" in first.notes and "sha256" in second.notes):
-        say(f"{paths[0]} and {paths[1]} do not both record their encoder: make sure that it is the same")
+        say(f"{paths[0]} and {paths[1]} do not both record their encoder; make sure that it is the same")
 
 
 def _difference(first: Transform, second: Transform) -> str:

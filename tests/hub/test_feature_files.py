@@ -86,7 +86,7 @@ def test_csv_that_another_program_has_saved(tmp_path) -> None:
 
 
 def test_line_breaks_in_names_of_large_csv_files(tmp_path) -> None:
-    """PyArrow reads a file in blocks of 1 MiB, which must not end within a name."""
+    """PyArrow reads a file in blocks of 1 MiB; a name may lie in two of them."""
     path, names = tmp_path / "features.csv", [f"{number}\r{number:0100}.jpg" for number in range(30_000)]
     with closing(feature_files.writer(path, (1,), {})) as file:
         file.append(names, np.ones((len(names), 1), np.float32))
