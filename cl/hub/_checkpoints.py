@@ -27,7 +27,8 @@ LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
 DESCRIBED = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # keys only for config.json
 # Plain values in checkpoints: a program's arguments, and numbers of a schedule that NumPy computed.
-PLAIN = [argparse.Namespace, np.dtype, np.dtypes.Float64DType]
+PLAIN = [argparse.Namespace, np.dtype]
+PLAIN += {type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"]}
 SCALAR: Any = np.float64().__reduce__()[0]
 SCALARS = [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # NumPy 1 and 2
 
@@ -57,8 +58,11 @@ class Recognised(NamedTuple):
     doubt: str = ""
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors in a file; its metadata, completed by timm's config.json beside it.
+
+    Args:
+        prefix: of the names of tensors that must not be left out.
 
     Raises:
         ValueError: the file is missing or damaged, or holds objects that only its own program can read.
@@ -74,7 +78,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if has_header or not is_pickled:  # by content: names mislead
         tensors, metadata = load_tensors(path)
     else:
-        tensors, metadata = _read_pickled(path)
+        tensors, metadata = _read_pickled(path, prefix or "")
     metadata = {key: value for key, value in metadata.items() if key not in DESCRIBED}
     if (description := _description(path)) is None:
         description = {"architecture": metadata.get(ARCH), **metadata}
@@ -119,7 +123,7 @@ def _description(path: Path) -> dict[str, Any] | None:
     return description if isinstance(description, dict) else None
 
 
-def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read_pickled(path: Path, prefix: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with (
             warnings.catch_warnings(action="ignore"),  # on formats that torch.load then refuses
@@ -132,6 +136,9 @@ def _read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, expected named tensors")
     tensors = _named(content, set())
+    key = prefix.partition(".")[0]
+    if isinstance(content.get(key), dict) and not any(name.startswith(prefix) for name in tensors):
+        tensors = _named({key: content[key]}, set())  # beside the network, such as its moving average
     if not tensors:
         keys = ", ".join(map(str, list(content)[:5])) or "nothing"
         raise ValueError(f"{path} holds no tensors of a network, found {keys}; give a file with weights")

@@ -1,5 +1,6 @@
 """Networks named by metadata: our own records, and descriptions in timm's format."""
 
+import inspect
 import json
 from typing import Any, Literal
 
@@ -16,24 +17,31 @@ from cl.runtime.tensor_files import json_object
 
 POOLS: dict[str, Literal["cls", "average"]] = {"token": "cls", "avg": "average"}  # timm's names and ours
 RECORDS = ("network", "parameters", "parent")  # metadata of our files that are JSON objects
-# Arguments of timm.create_model that our configuration can hold, or that do not change an encoder.
-ARGUMENTS = {"img_size", "dynamic_img_size", "in_chans", "num_classes", "global_pool", "drop_rate"}
+# Arguments of timm.create_model that our configuration can hold, or that do not change a trained encoder.
+ARGUMENTS = {"img_size", "dynamic_img_size", "num_classes", "global_pool", "zero_init_last", "weight_init"}
+# Those of a vision transformer that its tensors show, and its heads, which metadata hold.
+SHOWN = {"patch_size", "embed_dim", "depth", "init_values", "reg_tokens", "no_embed_class", "fc_norm"}
+SHOWN |= {"num_heads"}
 
 
 def metadata(description: dict[str, Any]) -> dict[str, str]:
     """The metadata in a description in timm's format.
 
     heads, pool, license: as in the description.
-    network: our configuration in JSON. It is missing for ResNets, which are recognised by their tensors, and
-        for networks that timm does not know by this name or that our configuration cannot describe.
+    network: our configuration in JSON. It is missing for networks that are recognised by their tensors:
+        ResNets, vision transformers with other arguments, and networks that timm does not know by this name.
     normalisation: mean and standard deviation of RGB in [0, 1], in JSON.
     stem_padding: our addition to timm's arguments, because the tensors of a ResNet do not show it.
     transformers: the kind of model, if Hugging Face's transformers wrote the description.
 
     Args:
-        description: the content of config.json in a timm folder; all keys but `architecture` are optional.
+        description: the content of config.json in a timm folder; all keys are optional.
+
+    Raises:
+        ValueError: an argument has a wrong value, or is not supported.
     """
     arguments, recorded = _part(description, "model_args"), _part(description, "pretrained_cfg")
+    arguments = {key: value for key, value in arguments.items() if value is not None}  # as timm does
     heads, pool = arguments.get("num_heads"), arguments.get("global_pool")
     padding = arguments.get("stem_padding")
     if heads is not None and not (isinstance(heads, int) and heads > 0):
@@ -42,18 +50,21 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
         raise ValueError(f"config.json has global_pool={pool!r:.40}, expected a name such as token or avg")
     if padding not in (None, 1, 2):
         raise ValueError(f"config.json has stem_padding={padding!r:.40}, expected 1 or 2 (pixels)")
+    name = description.get("architecture")
+    name = name if isinstance(name, str) else ""
+    network = _network(name)
+    config = _config(name, network, arguments, recorded)
     values = {
-        "heads": heads,
+        "heads": heads or _heads(network),
         "stem_padding": padding and int(padding),
         "pool": POOLS.get(pool or ""),
         "license": recorded.get("license"),
     }
-    name = description.get("architecture")
     if normalisation := {key: recorded[key] for key in ("mean", "std") if key in recorded}:
         values["normalisation"] = json.dumps(normalisation)
-    if name is None and "model_type" in description:
+    if not name and "model_type" in description:
         values["transformers"] = description["model_type"]
-    if isinstance(name, str) and (config := _config(name, arguments, recorded)):
+    if config:
         values["network"] = config.model_dump_json()
     return {key: str(value) for key, value in values.items() if value}
 
@@ -63,17 +74,52 @@ def _part(description: dict[str, Any], key: str) -> dict[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _config(name: str, arguments: dict[str, Any], recorded: dict[str, Any]) -> timm_backbone.Config | None:
+def _network(name: str) -> Any:
+    """The network that timm knows by this name, without values; None for ResNets, whose tensors suffice."""
+    if not name or name in BLOCKS:
+        return None
     import timm  # late: it takes seconds to import
 
-    if name in BLOCKS or not timm.is_model(name):
-        return None
-    with torch.device("meta"):  # shapes without values
-        network: Any = timm.create_model(name)
-    pool = arguments.get("global_pool")
-    attributes = ("global_pool", "pool_type")
-    own_pools = [getattr(part, attribute, None) for part in network.modules() for attribute in attributes]
-    if arguments.keys() - ARGUMENTS or pool not in (None, *POOLS, *own_pools):
+    with torch.device("meta"):
+        return timm.create_model(name) if timm.is_model(name) else None
+
+
+def _heads(network: Any) -> int | None:
+    """The number of heads of a transformer's first block; None for other networks."""
+    parts = network.modules() if network is not None else ()
+    return next((part.num_heads for part in parts if hasattr(part, "num_heads")), None)
+
+
+def _config(
+    name: str, network: Any, arguments: dict[str, Any], recorded: dict[str, Any]
+) -> timm_backbone.Config | None:
+    """Our configuration; None for what is recognised by its tensors. Refuses arguments that would be lost."""
+    others = {key for key in arguments if key not in ARGUMENTS and "drop" not in key}
+    if arguments.get("in_chans") == 3:
+        others.remove("in_chans")
+    known: set[str] = set()
+    pool, pools = arguments.get("global_pool"), list[Any](POOLS)
+    if name in BLOCKS:
+        known, pools = {"stem_padding"}, ["avg"]
+    elif network is None:
+        known = others
+    elif others and type(network).__name__ == "VisionTransformer":
+        usual = inspect.signature(type(network)).parameters
+        known = SHOWN | {key for key in others & usual.keys() if usual[key].default == arguments[key]}
+        if pool != "avg" and arguments.get("fc_norm"):
+            known.remove("fc_norm")
+    else:
+        attributes = ("global_pool", "pool_type")
+        pools += [getattr(part, attribute, None) for part in network.modules() for attribute in attributes]
+    wrong = others - known
+    if pool not in (None, *pools):
+        wrong.add("global_pool")
+    if wrong:
+        found = ", ".join(f"{key}={arguments[key]!r:.40}" for key in sorted(wrong))
+        raise ValueError(
+            f"config.json has {found}, which is not supported; without it, features would differ"
+        )
+    if others or network is None:
         return None
     input_size = recorded.get("input_size")
     if not isinstance(input_size, list) or len(input_size) != 3:

@@ -54,11 +54,19 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
             "MAE; if timm publishes it, give timm:<name>, or put timm's config.json beside timm's file"
         )
     heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
+    deviation = doubt = ""
+    if "heads" not in metadata and heads < 12 and _has_sines(named, rows_first=False):
+        deviation = "perhaps with 12 heads"
+        doubt = (
+            f"{file} has the positions of MAE, and does not show whether it has {heads} heads, as most do, "
+            'or 12, as solo-learn; write {"model_args": {"num_heads": 12}} '
+            f"or {heads} to config.json beside it"
+        )
     pool: Any = metadata.get("pool", "cls")
     config = _config(named, heads, pool, file)
     network = backbones.build_to_fill(config)
     fill(network, named, config.title, file)
-    return Recognised(network, config)
+    return Recognised(network, config, deviation, doubt)
 
 
 def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -117,18 +125,19 @@ def _difference(tensors: dict[str, Tensor]) -> str:
 def _usual_heads(tensors: dict[str, Tensor], prefix: str) -> int:
     """The usual number of heads for this width: 12 up to ViT-B in MoCo v3, otherwise one per 64 features."""
     width = tensors["cls_token"].shape[-1]
-    of_patches = tensors["pos_embed"][0, -_patches(tensors) :]
-    if width <= 768 and (prefix in MOCO_V3 or _has_sines(of_patches)):
+    if width <= 768 and (prefix in MOCO_V3 or _has_sines(tensors, rows_first=True)):
         return 12
     return HEADS.get(width, max(1, width // 64))
 
 
-def _has_sines(positions: Tensor) -> bool:
-    """Whether positions (P, D) are MoCo v3's sines; MAE's have the two coordinates exchanged."""
+def _has_sines(tensors: dict[str, Tensor], *, rows_first: bool) -> bool:
+    """Whether positions are sines of the rows, then of the columns (MoCo v3), or the reverse (MAE)."""
+    positions = tensors["pos_embed"][0, -_patches(tensors) :]
     count, width = positions.shape
     if width % 4:
         return False
-    return torch.allclose(positions.float(), vit.sines(math.isqrt(count), width), atol=1e-3)
+    sines = vit.sines(math.isqrt(count), width).roll(0 if rows_first else width // 2, 1)
+    return torch.allclose(positions.float(), sines, atol=1e-3)
 
 
 def _config(
@@ -137,10 +146,12 @@ def _config(
     width, _, patch, _ = tensors["patch_embed.proj.weight"].shape
     size = math.isqrt(_patches(tensors)) * patch
     if "fc_norm.weight" in tensors and "norm.weight" not in tensors:
-        if width not in SIZES:
+        usual = {known: HEADS.get(known, known // 64) for known in SIZES}
+        if usual.get(width) != heads:
+            expected = ", ".join(f"{known} with {number}" for known, number in usual.items())
             raise ValueError(
-                f"{file} holds a fine-tuned vision transformer of width {width}, expected "
-                f"{', '.join(map(str, SIZES))}; put timm's config.json beside the file"
+                f"{file} holds a fine-tuned vision transformer of width {width} with {heads} heads, expected "
+                f"{expected}; for another network of timm, put timm's config.json beside the file"
             )
         name = f"vit_{SIZES[width]}_patch{patch}_224"
         return timm.Config(

@@ -83,7 +83,7 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True) -> Foreign
             hold exactly one network of a known architecture with finite weights.
     """
     path, known = published.fetch(file) if published.is_name(file) else (Path(file), {})
-    tensors, metadata = _checkpoints.read(path)
+    tensors, metadata = _checkpoints.read(path, prefix)
     found = recognise(tensors, metadata | known, file, prefix)
     if exact and found.doubt:
         raise ValueError(found.doubt)

@@ -59,6 +59,49 @@ def test_folders_of_timm_are_read(name, options, tmp_path) -> None:
     assert not loaded.records_size
 
 
+TINY = "vit_tiny_patch16_224"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "refused"),
+    [
+        ("resnet18", {"global_pool": "max"}, "global_pool='max'"),
+        ("resnet18", {"output_stride": 16}, "output_stride=16"),
+        ("resnet18", {"act_layer": "silu"}, "act_layer='silu'"),
+        ("resnet18", {"in_chans": 1}, "in_chans=1"),
+        ("resnet18", {"zero_init_last": False, "drop_block_rate": 0.1}, ""),
+        ("test_convnext", {"global_pool": "max"}, "global_pool='max'"),
+        ("test_convnext", {"in_chans": 1}, "in_chans=1"),
+        ("test_convnext", {"conv_mlp": True}, "conv_mlp=True"),
+        (TINY, {"global_pool": "max"}, "global_pool='max'"),
+        (TINY, {"global_pool": "avgmax", "num_heads": 3}, "global_pool='avgmax'"),
+        (TINY, {"act_layer": "quick_gelu"}, "act_layer='quick_gelu'"),
+        (TINY, {"global_pool": "avg", "pool_include_prefix": True}, "pool_include_prefix=True"),
+        (TINY, {"global_pool": "avg", "num_heads": 12}, "12 heads"),
+        (TINY, {"fc_norm": True}, "fc_norm=True"),
+        (TINY, {"mlp_ratio": 3}, "mlp_ratio=3"),
+        (TINY, {"class_token": False, "global_pool": "avg"}, "class_token=False"),
+        (TINY, {"mlp_ratio": 4, "class_token": True}, ""),
+        (TINY, {"embed_dim": 384}, ""),
+        (TINY, {"num_heads": 12, "global_pool": "avg", "fc_norm": False}, ""),
+        (TINY, {"patch_size": 8, "depth": 2, "init_values": 0.1}, ""),
+        (TINY, {"reg_tokens": 4, "no_embed_class": True}, ""),
+        (TINY, {"no_embed_class": True, "proj_drop_rate": 0.1}, ""),
+    ],
+)
+def test_arguments_of_timm_are_followed_or_refused_by_name(name, options, refused, tmp_path) -> None:
+    if name == TINY:
+        options = options | {"img_size": 64}
+    theirs = network(name, **options)
+    save_for_hf(theirs, str(tmp_path), model_args=options, safe_serialization=True)
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            foreign.load(f"{tmp_path}/model.safetensors")
+    else:
+        found = foreign.load(f"{tmp_path}/model.safetensors").network(IMAGES)
+        torch.testing.assert_close(found, pooled(theirs), rtol=0, atol=1e-5)
+
+
 def test_a_checkpoint_of_timms_training_names_its_network(tmp_path) -> None:
     """train.py saves the architecture; a network in several processes has a prefix."""
     theirs = network("test_convnext")
@@ -116,6 +159,6 @@ def test_a_description_that_timm_cannot_build_gives_way_to_the_tensors(tmp_path)
         assert found.config.kind == "vit"
         with torch.no_grad():
             torch.testing.assert_close(found.network(IMAGES[..., :32, :32]), theirs(IMAGES[..., :32, :32]))
-    for unrelated in ("[1, 2]", "not JSON", '{"model_args": [1]}'):
+    for unrelated in ("[1, 2]", "not JSON", '{"model_args": [1]}', '{"architecture": [1]}'):
         (tmp_path / "config.json").write_text(unrelated)
         assert foreign.load(f"{tmp_path}/a.pth").config.heads == 2

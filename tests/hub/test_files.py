@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -47,6 +48,7 @@ def head(name: str) -> dict[str, Tensor]:
     "content",
     [
         {"net": STATE, "acc": 95.0},
+        {"net": STATE, "best": [np.float32(3), np.float64(3), np.float16(3), np.int64(3), np.bool_(True)]},
         {"epoch": 3, "module": STATE},
         {"model_ema": STATE},
         {"model": {"state_dict": STATE}, "queue": torch.ones(3)},
@@ -257,6 +259,7 @@ def test_metadata_that_we_did_not_write_are_refused_in_a_sentence(
     ("description", "expected"),
     [
         ({"architecture": "resnet18", "pretrained_cfg": {"std": [0, 1, 1]}}, "wrongly: std.0: .* found '0'"),
+        ({"model_args": {"global_pool": "max"}}, "global_pool='max'"),
         ({"model_args": {"stem_padding": 3}}, "stem_padding=3, expected 1 or 2"),
         ({"model_args": {"stem_padding": [1]}}, r"stem_padding=\[1\], expected 1 or 2"),
         ({"architecture": "test_vit", "model_args": {"img_size": "big"}}, "images of 'big', expected"),

@@ -252,3 +252,23 @@ def test_a_prefix_chooses_between_several_encoders(tmp_path) -> None:
     assert first.sha256 != second.sha256, "equal hashes would share checkpoints"
     with pytest.raises(ValueError, match="below 'third.', only below 'first.', 'second.'"):
         foreign.load(f"{tmp_path}/two.pth", "third.")
+
+
+@pytest.mark.parametrize(
+    ("key", "average", "prefix"),
+    [
+        ("state_dict", "state_dict_ema", "state_dict_ema."),
+        ("model", "model_ema", "model_ema.module."),
+        ("state_dict", "module", "module."),
+    ],
+)
+def test_a_prefix_chooses_a_moving_average_beside_the_network(key, average, prefix, tmp_path) -> None:
+    trained = torchvision_network().state_dict()
+    bias = trained["bn1.bias"] + 1
+    inner = prefix.removeprefix(f"{average}.")
+    content = {key: trained, average: below(inner, trained | {"bn1.bias": bias})}
+    torch.save({"arch": "resnet18", **content}, tmp_path / "a.pth")
+    assert not torch.equal(foreign.load(f"{tmp_path}/a.pth").network.bn1.bias, bias)
+    assert torch.equal(foreign.load(f"{tmp_path}/a.pth", prefix).network.bn1.bias, bias)
+    torch.save({"state_dict": below("module.", trained), "module": {"a": bias}}, tmp_path / "a.pth")
+    assert not torch.equal(foreign.load(f"{tmp_path}/a.pth", "module.").network.bn1.bias, bias)
