@@ -8,7 +8,7 @@ from dvc_data.hashfile.hash_info import HashInfo
 
 from cl.config import Init
 from cl.hub import foreign, published
-from cl.runtime.tensor_files import load_tensors
+from cl.runtime.tensor_files import licence, load_tensors
 from cl.training import start
 from cl.training.start import Start
 from pipeline.support import command, locations, provenance
@@ -43,7 +43,7 @@ def _backbone(init: Init) -> Start:
         encoder = foreign.load(file, prefix, exact=False)
     if encoder.deviation:
         command.progress("weights").say(f"{init.name} was trained {encoder.deviation}; ours is not")
-    origin = {"hashes": [init.hash], "licence": start.licence(encoder.metadata)}
+    origin = {"hashes": [init.hash], "licence": licence(encoder.metadata)}
     return start.from_backbone(encoder.network, encoder.config, origin)
 
 

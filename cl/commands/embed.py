@@ -78,7 +78,7 @@ def embed(
         target_of(path, images, encoder, suffixes=tuple(feature_files.FORMATS))
         if path.suffix == ".npy":
             check_target(path.with_suffix(".txt"), images)
-        _check(path, resize, crop, map=map, patches=patches)
+        _check(path, map=map, patches=patches)
         inputs = listing.paths(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -135,9 +135,7 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
     return embedded
 
 
-def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches: bool) -> None:
-    from cl.runtime.base_config import check_crop
-
+def _check(to: Path, *, map: bool, patches: bool) -> None:
     if patches and (map or to.suffix == ".csv"):
         raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
     if map and find_spec("sklearn") is None:
@@ -150,24 +148,22 @@ def _check(to: Path, resize: int | None, crop: int | None, *, map: bool, patches
     is_continued = Path(f"{to}.partial/identity").exists()
     if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
         raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
-    if (resize is None) != (crop is None):
-        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
-    if resize and crop:
-        check_crop(resize, crop)
 
 
 def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, shown: "Progress") -> None:
     """Set the image size if the encoder's file does not record it."""
-    if resize and encoder.records_size:
-        recorded = f"resize={encoder.transform.resize} and crop={encoder.transform.crop}"
-        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
-    if resize:
-        encoder.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
+    from cl.hub.encoder import with_size
+
+    encoder.transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
+    if resize or encoder.records_size:
+        return
+    used, size = encoder.transform.crop, getattr(encoder.config, "size", None)
     stem = getattr(encoder.network, "conv1", None)
-    if not resize and not encoder.records_size and stem is not None and stem.stride == (1, 1):
+    if getattr(stem, "stride", None) == (1, 1) or (size and size < used):
         shown.say(
-            f"the encoder was built for small images, but gets crops of {encoder.transform.crop} px, because "
-            "its file records no size: give the size of its training, for example --resize 32 --crop 32"
+            f"the encoder was built for {f'images of {size} px' if size else 'small images'}, but gets crops "
+            f"of {used} px, because its file records no size: give the size of its training, for example "
+            f"--resize {size or 32} --crop {size or 32}"
         )
 
 

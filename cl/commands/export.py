@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cl.commands import ENCODER, encoder_options
+from cl.commands import ENCODER, encoder_options, size_options
 from cl.console.command import entry_point
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FILES = {"torchvision": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}  # formats and their suffixes
 FOLDERS = ("timm", "hub")
+LICENSE = re.compile(r"[a-z0-9.-]+")  # a name on the hub
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ def export(
     prefix: str | None = None,
     license: str | None = None,
     card: "str | PathLike[str] | None" = None,
+    resize: int | None = None,
+    crop: int | None = None,
 ) -> Exported:
     """Write an encoder, without a classifier, in the format of another program.
 
@@ -50,17 +53,20 @@ def export(
         encoder: a file or name that `cl.load` takes.
         to: the file or folder to write; None: exports/<format>.
         prefix: which encoder to use if the file contains several.
-        license: for hub, the license by its name on the hub.
+        license: for hub, the license by its name on the hub; None: the one that the file records.
         card: for hub, a file of Markdown to append to the model card, such as report/tables.md.
+        resize, crop: as in `embed`, to record with an encoder whose file records no transform.
 
     Raises:
         ValueError: the encoder is missing or damaged, the format does not support it, the export would
-            overwrite it, or an argument does not fit the format.
+            overwrite it, an argument does not fit the format, or images of this size do not fit the network.
     """
     from cl.hub import export as exports
     from cl.hub import foreign
-    from cl.hub.encoder import transform_in
+    from cl.hub.encoder import IMAGENET, transform_in, with_size
     from cl.hub.result_tables import check_target
+    from cl.networks.backbones import check_size
+    from cl.runtime.tensor_files import licence
 
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     text = _check(format, path, license, card)
@@ -71,32 +77,49 @@ def export(
             f"{encoder} is a {found.config.title} {found.deviation}, which {format} cannot express; "
             "choose onnx"
         )
+    is_recorded = "transform" in found.metadata
     transform = transform_in(found.metadata, fspath(encoder))
-    metadata = {"network": found.config.model_dump_json(), "transform": transform.model_dump_json()}
-    exported = Exported(path, found.config.title, found.network.fc_features, _inputs(transform))
-    if format in FILES:
-        exports.write(found.network, format, path, transform.crop, metadata)
-        return exported
+    transform = with_size(transform, resize, crop, is_recorded=is_recorded)
+    has_size = is_recorded or resize is not None
+    metadata = {"network": found.config.model_dump_json()}
+    if has_size:
+        metadata["transform"] = transform.model_dump_json()
+    exported = Exported(path, found.config.title, found.network.fc_features, _inputs(transform, has_size))
     try:
-        description = exports.describe(found.config, exported.width, transform)
+        description = exports.describe(found.config, exported.width, transform) if format in FOLDERS else None
     except ValueError:  # timm lacks this network
         if format == "timm":
             raise
         description = None
+    if format in ("onnx", *FOLDERS):  # the others take ResNets only, which take any size
+        check_size(fspath(encoder), found.network, transform.crop, "--crop")
+    if format in ("torchvision", "hub") and not (has_size or description) and transform != IMAGENET:
+        raise ValueError(
+            f"{encoder} has a normalisation of its own, which {format} can record only together with the "
+            "size of images; give --resize and --crop"
+        )
+    if format in FILES:
+        exports.write(found.network, format, path, transform.crop, metadata)
+        return exported
+    if description and not has_size and "normalisation" not in found.metadata:
+        for key in ("mean", "std"):  # timm's own defaults are the same
+            del description["pretrained_cfg"][key]
     if format == "hub":
         about = f"{exported.network}.\n\nImages: {exported.inputs}"
         name, library = path.name, "timm" if description else "cl"
-        page = exports.model_card(name, about, library, license or "other", transform.crop, found.metadata)
+        recorded = licence(found.metadata)
+        license = license or (recorded if LICENSE.fullmatch(recorded) else "other")
+        page = exports.model_card(name, about, library, license, transform.crop, found.metadata)
         text = page + text
     exports.write_folder(found.network, path, description, text, found.metadata | metadata)
     return exported
 
 
-def _inputs(transform: "Transform") -> str:
+def _inputs(transform: "Transform", has_size: bool) -> str:
     mean, std = ([round(value, 4) for value in values] for values in (transform.mean, transform.std))
     return (
         f"RGB in [0, 1], resized to {transform.resize} px and cropped to {transform.crop} px, mean {mean}, "
-        f"std {std}"
+        f"std {std}{'' if has_size else ' (defaults: no file records the size)'}"
     )
 
 
@@ -110,7 +133,7 @@ def _check(format: str, path: Path, license: str | None, card: "str | PathLike[s
     for name, value in (("license", license), ("card", card)):
         if value and format != "hub":
             raise ValueError(f"--{name} {value} is only for hub, not for {format}; leave it out")
-    if license and not re.fullmatch(r"[a-z0-9.-]+", license):
+    if license and not LICENSE.fullmatch(license):
         raise ValueError(
             f"--license {license} is not a license name of the hub; choose for example mit or cc-by-4.0"
         )
@@ -127,7 +150,11 @@ def _check(format: str, path: Path, license: str | None, card: "str | PathLike[s
     help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
 )
 @encoder_options
-@click.option("--license", help="For hub: the license by its name on the hub, such as cc-by-4.0.")
+@size_options
+@click.option(
+    "--license",
+    help="For hub: the license by its name on the hub, such as cc-by-4.0; default: the recorded one.",
+)
 @click.option(
     "--card",
     type=click.Path(path_type=Path),

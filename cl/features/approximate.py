@@ -33,10 +33,12 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
         raise ValueError("--approximate needs FAISS: run `pip install faiss-cpu`") from None
     version = source.stat().st_mtime_ns
     if path.exists() and path.stat().st_mtime_ns == version:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        if (index.ntotal, index.d) == bank.shape:
+            return index
     lists = min(4 * math.isqrt(len(bank)), max(1, len(bank) // PER_LIST))
     say(f"building an index of {len(bank)} images; it is kept in {path}")
-    index: Any = faiss.index_factory(bank.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
+    index = faiss.index_factory(bank.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.seed = 0
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(len(bank), min(len(bank), PER_LIST * lists), replace=False))

@@ -19,6 +19,7 @@ from cl.hub import foreign
 from cl.hub._descriptions import first_of
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.dense import dense_features
+from cl.runtime.base_config import check_crop
 from cl.runtime.machine import channels_last, default_device
 from cl.runtime.tensor_files import save_tensors
 
@@ -203,6 +204,26 @@ def save(encoder: Encoder, path: Path) -> None:
     assert encoder.config
     metadata = {"network": encoder.config.model_dump_json(), "transform": encoder.transform.model_dump_json()}
     save_tensors(encoder.network.state_dict(), path, metadata)
+
+
+def with_size(transform: Transform, resize: int | None, crop: int | None, *, is_recorded: bool) -> Transform:
+    """The transform, with the given size of images if one is given.
+
+    Args:
+        is_recorded: whether the encoder's file records its size.
+
+    Raises:
+        ValueError: the crop is larger than the image, one of both is missing, or the size is recorded.
+    """
+    if (resize is None) != (crop is None):
+        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
+    if not (resize and crop):
+        return transform
+    check_crop(resize, crop)
+    if is_recorded:
+        recorded = f"resize={transform.resize} and crop={transform.crop}"
+        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
+    return transform.model_copy(update={"resize": resize, "crop": crop})
 
 
 def transform_in(metadata: dict[str, str], file: str) -> Transform:

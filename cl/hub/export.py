@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
 from cl.networks.two_streams import TwoStreams
 from cl.runtime.files import finished
-from cl.runtime.tensor_files import save_tensors
+from cl.runtime.tensor_files import PARTIAL, save_tensors
 
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
 
@@ -55,6 +56,9 @@ def write_folder(
 ) -> None:
     """Write a folder for `timm.create_model("local-dir:<folder>", pretrained=True)` or the Hugging Face hub.
 
+    After a kill, the same call completes it. The description is written last, so it never belongs to other
+    weights.
+
     Args:
         description: the result of `describe`; None for a network that timm lacks.
         card: the page that the hub shows; empty for none.
@@ -62,17 +66,21 @@ def write_folder(
     Raises:
         ValueError: the folder contains other files.
     """
-    files = {DESCRIPTION: json.dumps(description, indent=2) if description else "", CARD: card}
-    others = [path.name for path in folder.glob("*") if path.name not in (WEIGHTS, *files)]
-    if others:
+    files = {CARD: card, DESCRIPTION: json.dumps(description, indent=2) if description else ""}
+    ours = (WEIGHTS, *files)
+    found = [path for path in folder.glob("*") if path.name not in ours]
+    unfinished = [path for path in found if path.name.startswith(ours) and path.name.endswith(PARTIAL)]
+    if others := {path.name for path in found} - {path.name for path in unfinished}:
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
+    for path in unfinished:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in files:
+        (folder / name).unlink(missing_ok=True)
+    save_tensors(network.state_dict(), folder / WEIGHTS, metadata)
     for name, content in files.items():
         if content:
             with finished(folder / name) as partial:
                 partial.write_text(content)
-        else:
-            (folder / name).unlink(missing_ok=True)
-    save_tensors(network.state_dict(), folder / WEIGHTS, metadata)
 
 
 def describe(config: BackboneConfig, features: int, transform: Transform) -> dict[str, Any]:

@@ -110,6 +110,12 @@ def json_object(text: str, what: str) -> dict[str, Any]:
     return value
 
 
+def licence(metadata: dict[str, str]) -> str:
+    """The licence of a file of weights, else of the weights that it started from, else "unknown"."""
+    parents = json.loads(metadata.get("parent", "{}")).get("licence", "unknown")
+    return metadata.get("licence") or metadata.get("license") or str(parents)
+
+
 def check_values(tensors: dict[str, Tensor], file: str | Path) -> None:
     """Check that the tensors of an encoder can be weights and statistics.
 

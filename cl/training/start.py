@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cl.networks.backbones import BackboneConfig, with_positions_of
-from cl.runtime.tensor_files import below, check_values, load_state, load_tensors, save_tensors
+from cl.runtime.tensor_files import below, check_values, licence, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
 FILE = Path("models/start.safetensors")  # written by `save`; named in messages
@@ -127,12 +127,6 @@ def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:
         "data": metadata["data_manifest_sha256"],
     }
     return Start(tensors, origin)
-
-
-def licence(metadata: dict[str, str]) -> str:
-    """The licence of a file of weights, else of the weights that it started from, else "unknown"."""
-    parents = json.loads(metadata.get("parent", "{}")).get("licence", "unknown")
-    return metadata.get("licence") or metadata.get("license") or str(parents)
 
 
 def save(start: Start, path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import timm
 import torch
 
 import cl
@@ -178,6 +179,22 @@ def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_pa
         update = dict(zip(("resize", "crop"), size, strict=True))
         encoder.transform = encoder.transform.model_copy(update=update)
         close(np.load(arguments[-1]), encoder.embed(tmp_path / "one/1.jpg").numpy())
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        (lambda: transformer().state_dict(), "images of 32 px"),
+        (lambda: transformer(img_size=240).state_dict(), ""),
+        (lambda: {"arch": "test_resnet", "model": timm.create_model("test_resnet").state_dict()}, "160 px"),
+    ],
+)
+def test_an_encoder_for_smaller_images_is_mentioned(saved, expected, images, tmp_path, capsys) -> None:
+    torch.save(saved(), tmp_path / "encoder.pth")
+    cl.embed(images / "folder 1/1.jpg", encoder=tmp_path / "encoder.pth")
+    printed = capsys.readouterr().err
+    assert ("--resize" in printed) == bool(expected)
+    assert expected in printed
 
 
 def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import cl
 from cl.hub import foreign
 from cl.hub.encoder import IMAGENET
+from cl.runtime.tensor_files import licence
 from cl.training import start
 from tests.support import backbones as tiny
 from tests.support.transformers import below, randomised
@@ -51,7 +52,7 @@ def test_folders_of_timm_are_read(name, options, tmp_path) -> None:
     found = foreign.load(f"{tmp_path}/model.safetensors")
     assert (found.config.kind, found.config.name) == ("timm", name)
     torch.testing.assert_close(found.network(IMAGES), pooled(theirs), rtol=0, atol=1e-6)
-    assert start.licence(found.metadata) == "apache-2.0"
+    assert licence(found.metadata) == "apache-2.0"
     assert not found.network.training
     normalisation = {"mean": theirs.pretrained_cfg["mean"], "std": theirs.pretrained_cfg["std"]}
     loaded = cl.load(tmp_path / "model.safetensors")

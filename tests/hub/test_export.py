@@ -120,6 +120,25 @@ def test_networks_that_timm_lacks_are_refused() -> None:
             export.describe(residual(kind, stem, width=width), 512, transform)
 
 
+def test_a_killed_export_is_continued_and_never_mixes_two_encoders(tmp_path) -> None:
+    first, second = (residual(kind, "imagenet") for kind in ("resnet18", "resnet10"))
+    export.write_folder(backbones.build(first), tmp_path, {"of": "first"}, "first", {})
+    unwritable = {"bytes": b""}  # ends the call where the weights are written
+    with pytest.raises(TypeError):
+        export.write_folder(backbones.build(second), tmp_path, {"of": "second"}, "second", unwritable)
+    assert [path.name for path in tmp_path.glob("[!m]*")] == []
+    (tmp_path / "model.safetensors.x.partial").mkdir()
+    (tmp_path / "model.safetensors.x.partial/tensors").touch()
+    (tmp_path / "config.json.0123.partial").touch()
+    export.write_folder(backbones.build(second), tmp_path, {"of": "second"}, "second", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert "second" in (tmp_path / "config.json").read_text()
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="has other files, for example thesis.tex; give --to a new"):

@@ -17,7 +17,7 @@ from torchvision.models import resnet50
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from cl.hub import foreign, published
-from cl.training import start
+from cl.runtime.tensor_files import licence
 from pipeline.support import weight_hashes
 from tests.support.backbones import residual
 from tests.support.project import ROOT
@@ -146,7 +146,7 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     file = put_timm_weights(network, "resnet50.a1_in1k", tmp_path)
     found = foreign.load("timm:resnet50.a1_in1k")
     torch.testing.assert_close(found.network(IMAGES), features(network))
-    assert start.licence(found.metadata) == "apache-2.0"
+    assert licence(found.metadata) == "apache-2.0"
     put_timm_weights(timm.create_model("test_convnext"), "test_convnext.r160_in1k", tmp_path)
     assert foreign.load("timm:test_convnext.r160_in1k").config.title == "test_convnext, for 160 px"
     expected = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
