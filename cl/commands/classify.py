@@ -173,19 +173,17 @@ def _from_images(
 ) -> _Source:
     from cl.data.transform import Transform
     from cl.hub import listing
-    from cl.hub.encoder import opened
+    from cl.hub.encoder import opened, with_size
 
     inputs = listing.paths(images)
     names = [name for name, _ in listing.images_in(inputs, Counter())]
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
     encoder = opened(given, prefix)
-    transform = encoder.transform
     if used and "transform" in used.encoder and not (encoder.records_size or resize or crop):
         trained = Transform.model_validate_json(used.encoder["transform"])
         resize, crop = trained.resize, trained.crop
-    if resize and crop and not encoder.records_size:
-        transform = transform.model_copy(update={"resize": resize, "crop": crop})
+    transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
     notes = {"sha256": encoder.sha256, "transform": transform.model_dump_json()}
     embedded = partial(embed, inputs, encoder=encoder, resize=resize, crop=crop)
     return _Source(names, listing.root_of(inputs), notes, embedded, encoder)

@@ -59,7 +59,7 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
         deviation = "perhaps with 12 heads"
         doubt = (
             f"{file} has the positions of MAE, and does not show whether it has {heads} heads, as most do, "
-            'or 12, as solo-learn; write {"model_args": {"num_heads": 12}} '
+            'or 12, as solo-learn\'s do; write {"model_args": {"num_heads": 12}} '
             f"or {heads} to config.json beside it"
         )
     pool: Any = metadata.get("pool", "cls")
