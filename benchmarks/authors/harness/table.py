@@ -9,7 +9,7 @@ KINDS = ("losses", "gradients", "weights", "buffers", "target", "queue")
 
 def table(folder: Path) -> str:
     """A row for each comparison in the folder's files."""
-    lines = [f"| comparison | with | processes | {' | '.join(KINDS)} |", "|---" * (3 + len(KINDS)) + "|"]
+    lines = [f"| comparison | with | {' | '.join(KINDS)} |", "|---" * (2 + len(KINDS)) + "|"]
     for file in sorted(folder.glob("*.json")):
         lines += [row(name, entry) for name, entry in json.loads(file.read_text()).items()]
     return "\n".join(lines)
@@ -21,7 +21,7 @@ def row(name: str, entry: dict[str, Any]) -> str:
     cells = [difference(agreement[kind]) if kind in agreement else "" for kind in KINDS]
     others = [f"{kind}: {value:.0%}" for kind, value in agreement.items() if kind not in KINDS]
     source = f"{entry['source']} {entry['commit']}{', '.join(['', *others])}"
-    return f"| {name} | {source} | {entry['processes']} | {' | '.join(cells)} |"
+    return f"| {name} | {source} | {' | '.join(cells)} |"
 
 
 def difference(value: float) -> str:
