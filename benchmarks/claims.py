@@ -40,11 +40,10 @@ def page() -> str:
         "",
         "## All claims",
         "",
-        "These are the claims whose runs have all finished, which does not depend on results. A row claims "
-        "that its difference is above 0, unless it says otherwise. Intervals are Student's, at 95 %, for "
-        "each claim alone. As many new seeds as are in brackets would decide an undecided claim with "
-        f"probability 0.8, if difference and deviation are those seen: at {100 * level:.2g} %, which is 5 % "
-        "divided by the number of claims and suffices for Holm's correction.",
+        "A row claims that its difference is above 0, unless it says otherwise; which rows are here does not "
+        "depend on results. As many new seeds as are in brackets would decide an undecided claim with "
+        "probability 0.8, if difference and deviation are those seen, at "
+        f"{100 * level:.2g} %: 5 % divided by the number of claims, which suffices for Holm's correction.",
         "",
         "| study | claim | difference | seeds | verdict |",
         "|---|---|---|---|---|",
