@@ -16,7 +16,7 @@ from statistics import fmean
 from benchmarks import rows
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
-from cl.report.intervals import mean_and_deviation
+from cl.statistics import mean_and_deviation
 from pipeline import compatibility
 from pipeline.support import provenance
 from pipeline.support.composition import write

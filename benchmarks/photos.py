@@ -15,7 +15,7 @@ from benchmarks import rows
 from benchmarks.methods import commit
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
-from cl.report.intervals import mean_and_deviation
+from cl.statistics import mean_and_deviation
 from pipeline.support.composition import write
 
 FILE = Path("docs/results/photos.csv")
