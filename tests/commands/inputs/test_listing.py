@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cl.commands.inputs.listing import Listing, images_in, paths, root_of
-from cl.images import listing
+from cl.images import folders
 from cl.images.folders import images_below
 from tests.support.pictures import picture_file
 from tests.support.processes import start_fork
@@ -40,7 +40,7 @@ def tree(tmp_path):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("run", [1, 2, 3, 100])
 def test_names_are_sorted_however_many_fit_into_memory(tree, tmp_path, monkeypatch, run) -> None:
-    monkeypatch.setattr(listing, "RUN", run)
+    monkeypatch.setattr(folders, "RUN", run)
     found = Listing([tree], tmp_path / "work")
     _, left_out = found.write()
     others = Counter[str]()
