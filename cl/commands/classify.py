@@ -14,15 +14,23 @@ from click.core import ParameterSource
 
 from cl.commands import ENCODER, encoder_options, size_options
 from cl.commands.embed import embed
+from cl.commands.outputs.classification import (
+    COLUMNS,
+    Classification,
+    Quality,
+    joined,
+    likeliest,
+    summary,
+    write,
+)
 from cl.console.command import entry_point, progress
-from cl.hub.classification import COLUMNS, Classification, Quality, joined, likeliest, summary, write
 
 if TYPE_CHECKING:
-    from cl.features.classifier import Trained
-    from cl.hub.classifier_file import Classifier
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
-    from cl.hub.labels import Targets
+    from cl.commands.classifiers.file import Classifier
+    from cl.commands.classifiers.heads import Trained
+    from cl.commands.inputs.feature_files import Features
+    from cl.commands.inputs.labels import Targets
+    from cl.encoders.encoder import Encoder
 
 FILE = ".safetensors"
 
@@ -66,9 +74,9 @@ def classify(
         ValueError: an input is missing, damaged or of another encoder; there is only one class, or one with a
             single image; no image has a label; features are not finite.
     """
-    from cl.hub import classifier_file
-    from cl.hub import encoder as encoders
-    from cl.hub.result_tables import target_of
+    from cl.commands.classifiers import file as classifier_file
+    from cl.commands.outputs.tables import target_of
+    from cl.encoders import encoder as encoders
 
     table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
     written = target_of(to, labels, images, features, classifier, encoder)
@@ -107,7 +115,7 @@ def classify(
 
 
 def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> None:
-    from cl.hub import classifier_file
+    from cl.commands.classifiers import file as classifier_file
 
     if bool(labels) == bool(classifier):
         raise ValueError(
@@ -152,7 +160,7 @@ class _Source:
 
 
 def _from_file(path: Path, *of_images: Any) -> _Source:
-    from cl.hub import matching
+    from cl.commands.inputs import matching
 
     if any(of_images):
         raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
@@ -171,9 +179,9 @@ def _from_images(
     crop: int | None,
     used: "Classifier | None",
 ) -> _Source:
+    from cl.commands.inputs import listing
     from cl.data.transform import Transform
-    from cl.hub import listing
-    from cl.hub.encoder import opened, with_size
+    from cl.encoders.encoder import opened, with_size
 
     inputs = listing.paths(images)
     names = [name for name, _ in listing.images_in(inputs, Counter())]
@@ -191,7 +199,7 @@ def _from_images(
 
 def _classified(used: "Classifier", file: Path, source: _Source) -> Classification:
     """The classes by a saved classifier."""
-    from cl.hub.matching import transform_of
+    from cl.commands.inputs.matching import transform_of
 
     used.check(source.notes, file)  # before the images are embedded
     found, say = source.features(), progress("classify").say
@@ -211,11 +219,11 @@ def _trained(
     table: Path, source: _Source, *, finetune: bool
 ) -> "tuple[Classification, Classifier, Encoder | None]":
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
+    from cl.commands.classifiers import file as classifier_file
+    from cl.commands.classifiers.finetuning import finetuned_if_better
+    from cl.commands.classifiers.heads import folds_of, train
+    from cl.commands.inputs.labels import read_targets
     from cl.data.transform import Transform
-    from cl.features.classifier import folds_of, train
-    from cl.hub import classifier_file
-    from cl.hub.finetuning import finetuned_if_better
-    from cl.hub.labels import read_targets
 
     labels, show = read_targets(table, source.names, source.root), progress("classify")
     for remark in labels.remarks:
@@ -257,9 +265,8 @@ def _trained(
 def _quality(trained: "Trained", labels: "Targets") -> Quality:
     import numpy as np
 
-    from cl.evaluations._shared.shares import independent
-    from cl.features.classifier import average_precisions, calibration_error
-    from cl.report.intervals import interval
+    from cl.commands.classifiers.heads import average_precisions, calibration_error
+    from cl.statistics import independent, interval
 
     targets, groups, several, counts = labels.targets, labels.groups, labels.several, labels.targets.sum(0)
     before, after = (

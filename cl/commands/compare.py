@@ -16,11 +16,11 @@ from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
+    from cl.commands.inputs.feature_files import Features
+    from cl.commands.inputs.labelled import LabelledImages
     from cl.console.progress import Count
-    from cl.features.paired import Comparison
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
-    from cl.hub.labelled import LabelledImages
+    from cl.encoders.encoder import Encoder
+    from cl.statistics import PairedComparison
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class EncoderComparison:
     near_copies: validation images that nearly are training images; they were not left out.
     """
 
-    result: "Comparison"
+    result: "PairedComparison"
     train_images: int
     val_images: int
     classes: int
@@ -65,7 +65,7 @@ def compare(
         a, b: files or names that `cl.load` takes, or what it returned.
         train, val, labels, holdout: as in `evaluate`.
         k: number of neighbours; all training images if there are fewer.
-        to: a .csv or .parquet file to write, with the fields of `cl.features.paired.Row` as columns.
+        to: a .csv or .parquet file to write, with the fields of `cl.MeasureDifference` as columns.
         resize, crop: as in `embed`, for an encoder whose file records no transform.
 
     Raises:
@@ -74,12 +74,12 @@ def compare(
     """
     import numpy as np
 
-    from cl.features import paired
+    from cl.commands.inputs import labelled
+    from cl.commands.inputs.held_together import held_together
+    from cl.commands.inputs.listing import paths
+    from cl.commands.outputs.tables import target_of, write_table
     from cl.features.correctness import check, correctness
-    from cl.hub import labelled
-    from cl.hub.held_together import held_together
-    from cl.hub.listing import paths
-    from cl.hub.result_tables import target_of, write_table
+    from cl.statistics import MeasureDifference, judge
 
     target, show = target_of(to, a, b, train, val, labels), progress("compare")
     for images in (train, val):
@@ -95,9 +95,9 @@ def compare(
     for each, train_rows, val_rows in zip(pair, x, y, strict=True):
         check(train_rows, val_rows, each.name)
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
-    result = paired.judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
+    result = judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
     if target:
-        write_table(target, [field.name for field in fields(paired.Row)], map(astuple, result.rows))
+        write_table(target, [field.name for field in fields(MeasureDifference)], map(astuple, result.rows))
     return EncoderComparison(
         result,
         train_images=len(bank),
@@ -121,7 +121,7 @@ class _Loaded:
 def _load(
     given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
 ) -> _Loaded:
-    from cl.hub.encoder import opened
+    from cl.encoders.encoder import opened
 
     name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
     encoder = copy.copy(opened(given))
@@ -132,8 +132,8 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
     """The features of images by both encoders, (N, D_A + D_B)."""
     import numpy as np
 
+    from cl.commands.inputs.feature_files import Features
     from cl.data.transform import Transform
-    from cl.hub.feature_files import Features
 
     found = []
     for each in pair:
@@ -152,10 +152,10 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
 def _near_copies(
     bank: "LabelledImages", queries: "LabelledImages", encoder: "Encoder", count: "Count"
 ) -> int:
-    """How many validation images show the same as a training image (`cl.hub.near_duplicates`)."""
+    """How many validation images show the same as a training image (`cl.commands.jobs.near_duplicates`)."""
     import numpy as np
 
-    from cl.hub import near_duplicates
+    from cl.commands.jobs import near_duplicates
 
     rows = [images.features[:, : encoder.width] for images in (bank, queries)]
     pairs = near_duplicates.find(np.concatenate(rows), [*bank.files, *queries.files], encoder, count)[1]

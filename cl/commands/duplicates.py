@@ -13,9 +13,9 @@ from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
-    from cl.hub.near_duplicates import Calibration, Pairs
+    from cl.commands.inputs.feature_files import Features
+    from cl.commands.jobs.near_duplicates import Calibration, Pairs
+    from cl.encoders.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,9 @@ def duplicates(
     """
     import numpy as np
 
-    from cl.hub import matching, near_duplicates
-    from cl.hub.result_tables import target_of, write_table
+    from cl.commands.inputs import matching
+    from cl.commands.jobs import near_duplicates
+    from cl.commands.outputs.tables import target_of, write_table
 
     files, target = matching.as_paths(features), target_of(to, features, encoder)
     if len(files) > 2:
@@ -106,7 +107,7 @@ def _paths(
     images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None",
 ) -> list[list[Path]]:
     """The paths of the images of each file."""
-    from cl.hub import matching
+    from cl.commands.inputs import matching
 
     given = matching.as_paths(images) if images is not None else [None] * len(files)
     folders = given * len(files) if len(given) == 1 else given

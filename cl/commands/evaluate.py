@@ -15,7 +15,7 @@ from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
-    from cl.hub.encoder import Encoder
+    from cl.encoders.encoder import Encoder
 
 
 class Row(NamedTuple):
@@ -48,7 +48,7 @@ class Evaluation:
 
     def rows(self) -> Iterator[Row]:
         """Every measure."""
-        from cl.report.intervals import interval
+        from cl.statistics import interval
 
         measures = {
             f"kNN, k = {self.k}": self.knn,
@@ -96,12 +96,12 @@ def evaluate(
     """
     import numpy as np
 
-    from cl.evaluations._shared.shares import independent
+    from cl.commands.inputs import labelled
+    from cl.commands.inputs.held_together import held_together
+    from cl.commands.outputs.tables import target_of, write_table
+    from cl.encoders.encoder import opened
     from cl.features.scores import checked, knn_correct, linear_correct
-    from cl.hub import labelled
-    from cl.hub.encoder import opened
-    from cl.hub.held_together import held_together
-    from cl.hub.result_tables import target_of, write_table
+    from cl.statistics import independent
 
     target = target_of(to, encoder, train, val, labels)
     embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)

@@ -61,16 +61,15 @@ def export(
         ValueError: the encoder is missing or damaged, the format does not support it, the export would
             overwrite it, an argument does not fit the format, or images of this size do not fit the network.
     """
-    from cl.hub import export as exports
-    from cl.hub import foreign
-    from cl.hub.encoder import IMAGENET, transform_in, with_size
-    from cl.hub.result_tables import check_target
+    from cl.commands.outputs.tables import check_target
+    from cl.encoders import foreign, formats
+    from cl.encoders.encoder import IMAGENET, transform_in, with_size
     from cl.networks.backbones import check_size
     from cl.runtime.tensor_files import licence
 
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     text = _check(format, path, license, card)
-    check_target(path if format in FILES else path / exports.WEIGHTS, encoder)
+    check_target(path if format in FILES else path / formats.WEIGHTS, encoder)
     found = foreign.load(fspath(encoder), prefix)
     if found.deviation and format != "onnx":
         raise ValueError(
@@ -86,7 +85,7 @@ def export(
         metadata["transform"] = transform.model_dump_json()
     exported = Exported(path, found.config.title, found.network.fc_features, _inputs(transform, has_size))
     try:
-        description = exports.describe(found.config, exported.width, transform) if format in FOLDERS else None
+        description = formats.describe(found.config, exported.width, transform) if format in FOLDERS else None
     except ValueError:  # timm lacks this network
         if format == "timm":
             raise
@@ -99,7 +98,7 @@ def export(
             "size of images; give --resize and --crop"
         )
     if format in FILES:
-        exports.write(found.network, format, path, transform.crop, metadata)
+        formats.write(found.network, format, path, transform.crop, metadata)
         return exported
     if description and not has_size and "normalisation" not in found.metadata:
         for key in ("mean", "std"):  # timm's own defaults are the same
@@ -109,9 +108,9 @@ def export(
         name, library = path.name, "timm" if description else "cl"
         recorded = licence(found.metadata)
         license = license or (recorded if LICENSE.fullmatch(recorded) else "other")
-        page = exports.model_card(name, about, library, license, transform.crop, found.metadata)
+        page = formats.model_card(name, about, library, license, transform.crop, found.metadata)
         text = page + text
-    exports.write_folder(found.network, path, description, text, found.metadata | metadata)
+    formats.write_folder(found.network, path, description, text, found.metadata | metadata)
     return exported
 
 

@@ -16,8 +16,8 @@ from cl.console.command import entry_point, progress
 if TYPE_CHECKING:
     import numpy as np
 
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
+    from cl.commands.inputs.feature_files import Features
+    from cl.encoders.encoder import Encoder
 
 USUAL = 10  # images per query
 MANY = 1_000_000  # images; searching more may be worth an index
@@ -78,10 +78,11 @@ def search(
     """
     import numpy as np
 
+    from cl.commands.inputs import matching
+    from cl.commands.outputs import pictures
+    from cl.commands.outputs.tables import target_of, write_table
     from cl.console.progress import silent
     from cl.features.neighbours import nearest
-    from cl.hub import matching, picture_page
-    from cl.hub.result_tables import target_of, write_table
 
     path = Path(features).expanduser()
     target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
@@ -109,7 +110,7 @@ def search(
     if target and target.suffix == ".html":
         if "folder" not in bank.notes:
             progress("search").say(f"{path} does not record the folder of its images; looking for them here")
-        picture_page.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
+        pictures.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
     elif target:
         write_table(target, ("query", "rank", "name", "cosine"), matches.rows())
     return matches
@@ -126,8 +127,8 @@ def _queries(
     import numpy as np
 
     from cl.commands.embed import embed
-    from cl.hub import matching
-    from cl.hub.feature_files import Features
+    from cl.commands.inputs import matching
+    from cl.commands.inputs.feature_files import Features
 
     parts, images = [], []
     names = {*queries}.intersection(bank.names)

@@ -11,8 +11,8 @@ import numpy as np
 
 from cl.data.cache import Cache
 from cl.data.remote import RemoteFiles
+from cl.images import decoding
 from cl.runtime import stores
-from cl.shards import images
 from cl.shards.manifest import INDEX, Manifest, Shard
 
 OPEN = 256  # shards kept open per process, with two descriptors each: ImageNet would exceed the limit
@@ -119,13 +119,13 @@ class Reader:
         if height:
             return np.frombuffer(content, np.uint8).reshape(height, width, 3)
         try:
-            pixels = images.decode(content, levels=self.manifest.levels)
+            pixels = decoding.decode(content, levels=self.manifest.levels)
         except Exception as error:  # decoders raise errors of any type
             key = self.keys[position].decode()
             raise ValueError(
                 f"{key} cannot be decoded ({error}): prepare again with dataset.verify=true"
             ) from error
-        return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
+        return pixels if orientation == 1 else np.ascontiguousarray(decoding.turn(pixels, orientation))
 
 
 def manifest(folder: Path) -> bytes:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from cl.images.image import UNLABELLED, Image, Splits
+from cl.images.listing import Subset, hash_of, repeated
 from cl.runtime.files import locked
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
@@ -21,8 +23,7 @@ from cl.shards.packing import COUNTED, Packed
 from cl.shards.running import run
 from cl.shards.team import Team
 from cl.shards.work import Work, load_note
-from cl.sources import UNLABELLED, Image, Splits, Storage
-from cl.sources._shared.listing import Subset, hash_of, repeated
+from cl.sources import Storage
 
 ALONE = Team()
 

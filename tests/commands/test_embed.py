@@ -16,8 +16,9 @@ import timm
 import torch
 
 import cl
+from cl.commands.inputs import feature_files
+from cl.commands.jobs import embedding
 from cl.features import maps
-from cl.hub import embedding, feature_files
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from cl.sources import Splits
-from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import SUFFIXES, check_class, check_name, images_below, why_hidden
+from cl.images.folders import SUFFIXES, check_class, check_name, images_below, why_hidden
+from cl.images.image import Splits
+from cl.images.listing import Keys, Listing
 
 KAGGLE = "LOC_val_solution.csv"
 
