@@ -123,7 +123,7 @@ class EmbeddingJob:
                 )
         except (ValueError, OSError):
             if not (self.partial / "identity").exists():  # else there are parts of an earlier run
-                shutil.rmtree(self.partial)
+                shutil.rmtree(self.partial, ignore_errors=True)
             raise
         identity = f"{listed} {self.notes} {self.part_size} {reads_heic()}"
         self._use(listing, hashlib.sha256(identity.encode()).hexdigest())
@@ -232,7 +232,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
             unreadable |= skipped
     write_csv(table, ["name", "reason"], unreadable.items())
     if not embedded:
-        shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
+        shutil.rmtree(job.partial, ignore_errors=True)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
     if job.map:
@@ -240,13 +240,13 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
         try:
             feature_files.add_map(file.paths[-1])
         except ValueError:
-            shutil.rmtree(job.partial)
+            shutil.rmtree(job.partial, ignore_errors=True)
             raise
     for path in (table, *file.paths):
-        with path.open("rb") as finished:
+        with path.open("r+b") as finished:
             os.fsync(finished.fileno())
         os.replace(path, job.target.parent / path.name)
-    shutil.rmtree(job.partial)
+    shutil.rmtree(job.partial, ignore_errors=True)
     return embedded, Counter(unreadable.values())
 
 
