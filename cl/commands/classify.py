@@ -2,10 +2,9 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from click.core import ParameterSource
 
 from cl.commands import ENCODER, encoder_options, size_options
 from cl.commands.embed import embed
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.outputs.classification import (
     COLUMNS,
     Classification,
@@ -36,14 +36,14 @@ FILE = ".safetensors"
 
 
 def classify(
-    labels: "str | PathLike[str] | None" = None,
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
+    labels: File | None = None,
+    images: Inputs | None = None,
     *,
-    encoder: "str | PathLike[str] | Encoder | None" = None,
-    features: "str | PathLike[str] | None" = None,
-    classifier: "str | PathLike[str] | None" = None,
-    to: "str | PathLike[str] | None" = None,
-    save: "str | PathLike[str] | None" = None,
+    encoder: "File | Encoder | None" = None,
+    features: File | None = None,
+    classifier: File | None = None,
+    to: File | None = None,
+    save: File | None = None,
     every_class: bool = False,
     finetune: bool = False,
     prefix: str | None = None,
@@ -183,7 +183,7 @@ def _from_images(
     from cl.data.transform import Transform
     from cl.encoders.encoder import opened, with_size
 
-    inputs = listing.paths(images)
+    inputs = existing(images)
     names = [name for name, _ in listing.images_in(inputs, Counter())]
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -12,6 +12,7 @@ import click
 
 from cl.commands import labelled_options, size_options
 from cl.commands.embed import embed
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
@@ -42,15 +43,15 @@ class EncoderComparison:
 
 
 def compare(
-    a: "str | PathLike[str] | Encoder",
-    b: "str | PathLike[str] | Encoder",
+    a: "File | Encoder",
+    b: "File | Encoder",
     *,
-    train: "str | PathLike[str] | Sequence[str | PathLike[str]]",
-    val: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
-    labels: "str | PathLike[str] | None" = None,
+    train: Inputs,
+    val: Inputs | None = None,
+    labels: File | None = None,
     holdout: float = 0.2,
     k: int = 20,
-    to: "str | PathLike[str] | None" = None,
+    to: File | None = None,
     resize: int | None = None,
     crop: int | None = None,
 ) -> EncoderComparison:
@@ -76,15 +77,15 @@ def compare(
 
     from cl.commands.inputs import labelled
     from cl.commands.inputs.held_together import held_together
-    from cl.commands.inputs.listing import paths
-    from cl.commands.outputs.tables import target_of, write_table
+    from cl.commands.outputs.tables import target_of
     from cl.features.correctness import check, correctness
+    from cl.runtime.tables import columns_of, write_table
     from cl.statistics import MeasureDifference, judge
 
     target, show = target_of(to, a, b, train, val, labels), progress("compare")
     for images in (train, val):
         if images is not None:
-            paths(images)  # raises ValueError before the encoders are read
+            existing(images)  # raises ValueError before the encoders are read
     pair = [_load(given, letter, resize, crop) for given, letter in ((a, "A"), (b, "B"))]
     if (resize or crop) and all(each.encoder.records_size for each in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
@@ -97,7 +98,7 @@ def compare(
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
     result = judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
     if target:
-        write_table(target, [field.name for field in fields(MeasureDifference)], map(astuple, result.rows))
+        write_table(target, columns_of(MeasureDifference, result.rows))
     return EncoderComparison(
         result,
         train_images=len(bank),
@@ -118,9 +119,7 @@ class _Loaded:
     crop: int | None
 
 
-def _load(
-    given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
-) -> _Loaded:
+def _load(given: "File | Encoder", letter: str, resize: int | None, crop: int | None) -> _Loaded:
     from cl.encoders.encoder import opened
 
     name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"

@@ -1,14 +1,14 @@
 """duplicates: groups of images that are copies of each other."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
-from os import PathLike
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cl.commands import ENCODER, encoder_options
+from cl.commands.inputs.paths import File, Inputs, as_paths
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
@@ -38,11 +38,11 @@ class Copy:
 
 
 def duplicates(
-    features: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    features: Inputs,
     *,
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
-    encoder: "str | PathLike[str] | Encoder" = ENCODER,
-    to: "str | PathLike[str] | None" = None,
+    images: Inputs | None = None,
+    encoder: "File | Encoder" = ENCODER,
+    to: File | None = None,
     prefix: str | None = None,
 ) -> list[Copy]:
     """Groups of images that differ only in size, compression, a small crop, mirroring or brightness.
@@ -68,9 +68,10 @@ def duplicates(
 
     from cl.commands.inputs import matching
     from cl.commands.jobs import near_duplicates
-    from cl.commands.outputs.tables import target_of, write_table
+    from cl.commands.outputs.tables import target_of
+    from cl.runtime.tables import columns_of, write_table
 
-    files, target = matching.as_paths(features), target_of(to, features, encoder)
+    files, target = as_paths(features), target_of(to, features, encoder)
     if len(files) > 2:
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"
@@ -97,19 +98,17 @@ def duplicates(
     if len(parts) > 1:
         _warn(files, len(parts[0].names), pairs, show.say)
     if target:
-        write_table(target, [field.name for field in fields(Copy)], map(astuple, found))
+        write_table(target, columns_of(Copy, found))
     return found
 
 
 def _paths(
     parts: "Sequence[Features]",
     files: Sequence[Path],
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None",
+    images: Inputs | None,
 ) -> list[list[Path]]:
     """The paths of the images of each file."""
-    from cl.commands.inputs import matching
-
-    given = matching.as_paths(images) if images is not None else [None] * len(files)
+    given = as_paths(images) if images is not None else [None] * len(files)
     folders = given * len(files) if len(given) == 1 else given
     if len(folders) != len(files):
         raise ValueError(

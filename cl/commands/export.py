@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cl.commands import ENCODER, encoder_options, size_options
+from cl.commands.inputs.paths import File
 from cl.console.command import entry_point
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ class Exported:
 def export(
     format: str,
     *,
-    encoder: "str | PathLike[str]" = ENCODER,
-    to: "str | PathLike[str] | None" = None,
+    encoder: File = ENCODER,
+    to: File | None = None,
     prefix: str | None = None,
     license: str | None = None,
-    card: "str | PathLike[str] | None" = None,
+    card: File | None = None,
     resize: int | None = None,
     crop: int | None = None,
 ) -> Exported:
@@ -122,7 +123,7 @@ def _inputs(transform: "Transform", has_size: bool) -> str:
     )
 
 
-def _check(format: str, path: Path, license: str | None, card: "str | PathLike[str] | None") -> str:
+def _check(format: str, path: Path, license: str | None, card: File | None) -> str:
     """The content of the card; raises ValueError if an argument does not fit the format."""
     suffix = FILES.get(format, "")
     if suffix and path.suffix != suffix:

@@ -1,8 +1,7 @@
 """Labelled images with their features, and their division into training and validation images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,8 @@ import numpy as np
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.labels import Labels, classes
-from cl.commands.inputs.listing import paths, root_of
+from cl.commands.inputs.listing import root_of
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.wording import counted
 from cl.images.folders import why_hidden
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
@@ -18,7 +18,6 @@ from cl.images.table import similar
 from cl.shards.duplicates import copies
 
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # names of folders
-Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def read(
     val: Inputs | None,
     embedded: Callable[[Path], Features | None],
     *,
-    labels: str | PathLike[str] | None,
+    labels: File | None,
     holdout: float,
     say: Callable[[str], object],
 ) -> tuple[LabelledImages, LabelledImages, int]:
@@ -112,7 +111,7 @@ def read(
 
 def _check_classes(images: Inputs) -> None:
     """Raises ValueError if the folders in a given folder are not classes, but splits."""
-    for given in filter(Path.is_dir, paths(images)):
+    for given in filter(Path.is_dir, existing(images)):
         names = sorted(path.name for path in given.iterdir() if path.is_dir() and not why_hidden(path.name))
         if len(names) > 1 and SPLITS.issuperset(name.casefold() for name in names):
             names.sort(key=lambda name: not name.casefold().startswith("train"))
@@ -129,7 +128,7 @@ def _labelled(
     say: Callable[[str], object],
 ) -> LabelledImages:
     """The images of inputs that have a label; at least one."""
-    inputs = paths(images)
+    inputs = existing(images)
     names, files, features, known = [], [], [], []
     for given in inputs:
         found, root = embedded(given), root_of([given])

@@ -6,9 +6,8 @@ Paths in them start from their folder.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +17,6 @@ from cl.images.folders import check_name, images_below, status_of, wrong_suffix
 
 LIST, TABLES = ".txt", (".csv", ".parquet")
 OFFSET = np.dtype("<i8")
-
-
-def paths(images: "str | PathLike[str] | Iterable[str | PathLike[str]]") -> list[Path]:
-    """One path or several as a list, with `~` replaced.
-
-    Raises:
-        ValueError: there are none, or one is missing.
-    """
-    given = [images] if isinstance(images, str | PathLike) else images
-    found = [Path(path).expanduser() for path in given]
-    missing = [path for path in found if not path.exists()]
-    if missing or not found:
-        what = f"file or folder {missing[0]}" if missing else "images"
-        raise ValueError(f"no {what}; give images, a folder, a list or a table of images")
-    return found
 
 
 def root_of(inputs: Sequence[Path]) -> Path:

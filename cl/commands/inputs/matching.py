@@ -1,8 +1,8 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
 import json
-from collections.abc import Callable, Iterable
-from os import PathLike, fspath
+from collections.abc import Callable
+from os import fspath
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,12 @@ import pyarrow.parquet as pq
 
 from cl.commands.inputs import feature_files
 from cl.commands.inputs.feature_files import Features
+from cl.commands.inputs.paths import File
 from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
 from cl.encoders.published import is_name
 
 ROWS = 2**14  # checked at a time
-
-
-def as_paths(given: "str | PathLike[str] | Iterable[str | PathLike[str]]") -> list[Path]:
-    """One path or several as a list, with `~` replaced; they need not exist."""
-    return [Path(path).expanduser() for path in ([given] if isinstance(given, str | PathLike) else given)]
 
 
 def read(path: Path) -> Features:
@@ -43,7 +39,7 @@ def read(path: Path) -> Features:
 def encoder_of(
     features: Features,
     path: Path,
-    encoder: "str | PathLike[str] | Encoder",
+    encoder: "File | Encoder",
     prefix: str | None,
     say: Callable[[str], None],
 ) -> Encoder:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cl.console.wording import counted
-from cl.runtime.files import finished
-from cl.runtime.tables import write_csv
+from cl.runtime.tables import write_table
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -87,24 +86,18 @@ def joined(targets: "ndarray", classes: list[str]) -> list[str]:
 
 def write(to: Path, found: Classification, *, every_class: bool) -> None:
     """Write the predictions, whole or not at all."""
-    import pyarrow as pa  # late, so that --help answers at once
-    import pyarrow.parquet as pq
-
     columns: dict[str, Any] = {"path": found.names}
     if found.labels:
         columns["label"] = found.labels
     columns |= {"predicted": found.predicted, "probability": found.probabilities.max(1)}
     if every_class or len(found.classes) <= COLUMNS:
         columns |= {f"probability_{name}": found.probabilities[:, i] for i, name in enumerate(found.classes)}
-    with finished(to) as partial:
-        if to.suffix == ".parquet":
-            pq.write_table(pa.table(columns), partial)
-        else:
-            cells = (
-                column if isinstance(column, list) else map("{:.4f}".format, column)
-                for column in columns.values()
-            )
-            write_csv(partial, columns, zip(*cells, strict=True))
+    if to.suffix == ".csv":
+        columns = {
+            name: column if isinstance(column, list) else [f"{number:.4f}" for number in column]
+            for name, column in columns.items()
+        }
+    write_table(to, columns)
 
 
 def summary(found: Classification) -> Iterator[str]:

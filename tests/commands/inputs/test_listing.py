@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cl.commands.inputs.listing import Listing, images_in, paths, root_of
+from cl.commands.inputs.listing import Listing, images_in, root_of
+from cl.commands.inputs.paths import existing
 from cl.images import folders
 from cl.images.folders import images_below
 from tests.support.pictures import picture_file
@@ -68,7 +69,7 @@ def test_the_hash_changes_with_the_images_and_not_with_their_place(tree, tmp_pat
 
 
 def names_of(*inputs: Path) -> list[str]:
-    return [name for name, _ in images_in(paths(inputs), Counter())]
+    return [name for name, _ in images_in(existing(inputs), Counter())]
 
 
 def test_files_folders_lists_and_tables_name_the_same_images(tree, monkeypatch) -> None:
