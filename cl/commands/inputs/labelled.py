@@ -12,7 +12,7 @@ from cl.commands.inputs.labels import Labels, classes
 from cl.commands.inputs.listing import root_of
 from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.wording import counted
-from cl.images.folders import why_hidden
+from cl.images.folders import classes_in
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.table import similar
 from cl.shards.duplicates import copies
@@ -112,7 +112,7 @@ def read(
 def _check_classes(images: Inputs) -> None:
     """Raises ValueError if the folders in a given folder are not classes, but splits."""
     for given in filter(Path.is_dir, existing(images)):
-        names = sorted(path.name for path in given.iterdir() if path.is_dir() and not why_hidden(path.name))
+        names = [*classes_in(given)]
         if len(names) > 1 and SPLITS.issuperset(name.casefold() for name in names):
             names.sort(key=lambda name: not name.casefold().startswith("train"))
             raise ValueError(
