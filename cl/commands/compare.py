@@ -134,7 +134,7 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
     from cl.commands.inputs.feature_files import Features
     from cl.data.transform import Transform
 
-    found = []
+    both = []
     for each in pair:
         try:
             features = embed(images, encoder=each.encoder, resize=each.resize, crop=each.crop)
@@ -142,8 +142,8 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
             raise ValueError(f"{each.name}: {error}") from error
         assert features
         each.encoder.transform = Transform.model_validate_json(features.notes["transform"])
-        found.append(features)
-    a, b = found
+        both.append(features)
+    a, b = both
     assert a.names == b.names  # images are decoded in the same way for both
     return Features(a.names, np.concatenate([a.features, b.features], axis=1))
 
@@ -178,23 +178,23 @@ def command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
     verdict is whether the 95 % interval of the mean of all measures excludes 0. Equal encoders are called
     different in 5 of 100 comparisons.
     """
-    found = compare(a, b, val=val or None, **options)
-    images, rows = found.val_images + found.copies, found.result.rows
+    comparison = compare(a, b, val=val or None, **options)
+    images, rows = comparison.val_images + comparison.copies, comparison.result.rows
     parts = {
-        "training images": found.train_images,
-        "validation images": found.val_images,
-        "classes": found.classes,
+        "training images": comparison.train_images,
+        "validation images": comparison.val_images,
+        "classes": comparison.classes,
     }
     click.echo(", ".join(counted(number, things) for things, number in parts.items()))
     click.echo(
-        f"validation images that are also training images: {_share(found.copies, images)}, left out; "
-        f"nearly: {_share(found.near_copies, images)}, not left out"
+        f"validation images that are also training images: {_share(comparison.copies, images)}, left out; "
+        f"nearly: {_share(comparison.near_copies, images)}, not left out"
     )
     click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
     for row in rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"
         click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
-    click.echo(found.result.sentence())
+    click.echo(comparison.result.sentence())
 
 
 def _share(images: int, of: int) -> str:

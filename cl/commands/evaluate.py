@@ -116,7 +116,7 @@ def evaluate(
     right.append((queries.labels == classes[counts.argmax()]).astype(float))
     knn, linear, majority = (100 * float(each.mean()) for each in right)
     groups, _ = held_together(queries.groups.tolist(), queries.files)
-    found = Evaluation(
+    evaluation = Evaluation(
         knn=knn,
         linear=linear,
         majority=majority,
@@ -127,8 +127,8 @@ def evaluate(
         independent=tuple(independent(each, groups) for each in right),
     )
     if target:
-        write_table(target, columns_of(Accuracy, [*found.rows()]))
-    return found
+        write_table(target, columns_of(Accuracy, [*evaluation.rows()]))
+    return evaluation
 
 
 @click.command()
@@ -146,12 +146,12 @@ def command(val: tuple[Path, ...], **options: Any) -> None:
     C = 1, on standardised features. Percentages are of the validation images, with 95 % intervals, in which
     images of a group (a column of the table) and equal files count together.
     """
-    found = evaluate(val=val or None, **options)
+    evaluation = evaluate(val=val or None, **options)
     click.echo(
-        f"{counted(found.train_images, 'training images')}, "
-        f"{counted(found.val_images, 'validation images')}, {counted(found.classes, 'classes')}"
+        f"{counted(evaluation.train_images, 'training images')}, "
+        f"{counted(evaluation.val_images, 'validation images')}, {counted(evaluation.classes, 'classes')}"
     )
-    for row in found.rows():
+    for row in evaluation.rows():
         within = "(one group of images: no interval)"
         if row.low is not None:
             within = f"[{row.low:.1f}, {row.high:.1f}]"

@@ -153,10 +153,10 @@ def _queries(
             if query.exists() and not (itself.exists() and itself.samefile(query)):
                 progress("search").say(f"{given} is the image in {path}; ./{given} is the file here")
         elif query.is_file() and matching.is_features(query):
-            found = matching.read(query)
-            matching.check_same_encoder(bank, found, (path, query), progress("search").say)
-            own = np.arange(len(found.names)) if query.samefile(path) else np.full(len(found.names), -1)
-            parts.append((found, own))
+            other = matching.read(query)
+            matching.check_same_encoder(bank, other, (path, query), progress("search").say)
+            own = np.arange(len(other.names)) if query.samefile(path) else np.full(len(other.names), -1)
+            parts.append((other, own))
         elif query.exists():
             images.append(query)
         else:

@@ -160,7 +160,7 @@ def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encod
 
 @pytest.mark.slow
 def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder, tmp_path) -> None:
-    """Listing and merging take longer than processes otherwise wait for each other."""
+    """ImageNames and merging take longer than processes otherwise wait for each other."""
     to = tmp_path / "features.npy"
     run_in_two_processes(images, encoder, to, module="slow_embed")
     assert to.with_suffix(".txt").read_text() == whole.with_suffix(".txt").read_text()

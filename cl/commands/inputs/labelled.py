@@ -131,12 +131,12 @@ def _labelled(
     inputs = existing(images)
     names, files, features, known = [], [], [], []
     for given in inputs:
-        found, root = embedded(given), root_of([given])
-        assert found is not None
-        names += found.names
-        files += [root / name for name in found.names]
-        features.append(found.features)
-        known += classes(given, found.names, table)
+        part, root = embedded(given), root_of([given])
+        assert part is not None
+        names += part.names
+        files += [root / name for name in part.names]
+        features.append(part.features)
+        known += classes(given, part.names, table)
     labelled = np.array([label is not None for label in known])
     if not labelled.any():
         these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"

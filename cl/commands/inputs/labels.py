@@ -15,7 +15,7 @@ from cl.images import table
 from cl.images.folders import class_of
 
 SEPARATOR = ";"
-Known = tuple[list[str], str]  # the labels and the group of an image
+LabelsAndGroup = tuple[list[str], str]  # the labels and the group of an image
 
 
 class Labels:
@@ -37,7 +37,11 @@ class Labels:
         if "label" not in content.columns:
             raise ValueError(f"{file} has no column of labels; call one of its columns label")
         self.file, self.has_groups = file, "group" in content.columns
-        self._rows, self._places, self._found = dict[str, Known](), dict[str, str](), dict[str, Path]()
+        self._rows, self._places, self._found = (
+            dict[str, LabelsAndGroup](),
+            dict[str, str](),
+            dict[str, Path](),
+        )
         for row in content.rows:
             key, group = _key(row.path), row.group or ""
             self._places[_key(_absolute(file.parent / row.path))] = key
@@ -47,18 +51,18 @@ class Labels:
             new = [label.strip() for label in (row.label or "").split(SEPARATOR)]
             labels += [label for label in dict.fromkeys(new) if label and label not in labels]
 
-    def of(self, names: Sequence[str], root: Path) -> list[Known]:
+    def of(self, names: Sequence[str], root: Path) -> list[LabelsAndGroup]:
         """The labels and the group ("" for none) of the images `root / name`.
 
         Raises:
             ValueError: a row has the name of two images.
         """
-        found = []
+        rows = []
         for name in names:
             key = self._row_of(name, root / name)
             self._found.setdefault(key, root / name)
-            found.append(self._rows.get(key, ([], "")))
-        return found
+            rows.append(self._rows.get(key, ([], "")))
+        return rows
 
     def _row_of(self, name: str, path: Path) -> str:
         """The key of an image's row, "" for none: by its name, or by its path if the name is another's."""
@@ -126,7 +130,7 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
         labels = Labels(given)
     if labels:
         rows = zip(names, labels.of(names, root), strict=True)
-        return [(_only(found, name, labels.file), group) if found else None for name, (found, group) in rows]
+        return [(_only(own, name, labels.file), group) if own else None for name, (own, group) in rows]
     if not given.is_dir():  # the folder that contains the image
         names = ["/".join(Path(name).parts[-2:]) for name in names]
     return [(label, "") if (label := class_of(name)) else None for name in names]
@@ -157,7 +161,7 @@ class Targets:
     remarks: list[str]
 
     @property
-    def several(self) -> bool:
+    def multilabel(self) -> bool:
         """Whether an image has several labels."""
         return bool((self.targets.sum(1) > 1).any())
 
@@ -187,13 +191,13 @@ def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
     """
     labels = Labels(file)
     rows = labels.of(names, root)
-    classes = sorted({label for found, _ in rows for label in found})
+    classes = sorted({label for own, _ in rows for label in own})
     if not classes:
         raise labels.none_of(f"{counted(len(names), 'images')} in {root}")
     column = {label: number for number, label in enumerate(classes)}
     targets = np.zeros((len(names), len(classes)), bool)
-    for row, (found, _) in zip(targets, rows, strict=True):
-        row[[column[label] for label in found]] = True
+    for row, (own, _) in zip(targets, rows, strict=True):
+        row[[column[label] for label in own]] = True
     remarks, groups = [*labels.remarks(), *table.similar(classes)], np.full(len(names), -1)
     labelled = np.flatnonzero(targets.any(1)).tolist()
     if labels.has_groups:

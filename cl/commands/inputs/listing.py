@@ -94,7 +94,7 @@ def _paths(index: Path) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ImageNames:
     """The names of the images in `inputs`, from `root_of(inputs)`; `write` stores them in `folder`."""
 
     inputs: Sequence[Path]

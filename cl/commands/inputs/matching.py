@@ -25,15 +25,15 @@ def read(path: Path) -> Features:
     Raises:
         ValueError: there are no images, several vectors per image, or features that are not finite.
     """
-    found = feature_files.read(path)
-    if not found.names:
+    features = feature_files.read(path)
+    if not features.names:
         raise ValueError(f"{path} has features of no image; write another file with `cl embed`")
-    for start in range(0, len(found.names), ROWS):
-        finite = np.isfinite(found.features[start : start + ROWS]).all(1)
+    for start in range(0, len(features.names), ROWS):
+        finite = np.isfinite(features.features[start : start + ROWS]).all(1)
         if not finite.all():
-            name = found.names[start + int(finite.argmin())]
+            name = features.names[start + int(finite.argmin())]
             raise ValueError(f"the features of {name} in {path} are not finite; embed the images again")
-    return found
+    return features
 
 
 def encoder_of(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cl.commands.inputs import feature_files
-from cl.commands.inputs.listing import Listing, root_of
+from cl.commands.inputs.listing import ImageNames, root_of
 from cl.data import ring
 from cl.encoders.encoder import Encoder, not_finite
 from cl.features.extraction import FEW
@@ -78,8 +78,8 @@ class EmbeddingJob:
         return self.partial / (self.partial / "identity").read_text()
 
     @property
-    def listing(self) -> Listing:
-        return Listing(self.inputs, self.folder)
+    def listing(self) -> ImageNames:
+        return ImageNames(self.inputs, self.folder)
 
     @property
     def parts(self) -> range:
@@ -110,9 +110,9 @@ class EmbeddingJob:
             The number of other files by reason.
 
         Raises:
-            ValueError: there are no images, or `Listing.write` refuses an input.
+            ValueError: there are no images, or `ImageNames.write` refuses an input.
         """
-        listing = Listing(self.inputs, self.partial / "listing")
+        listing = ImageNames(self.inputs, self.partial / "listing")
         try:
             listed, left_out = listing.write()
             if not len(listing):
@@ -129,7 +129,7 @@ class EmbeddingJob:
         self._use(listing, hashlib.sha256(identity.encode()).hexdigest())
         return left_out
 
-    def _use(self, listing: Listing, identity: str) -> None:
+    def _use(self, listing: ImageNames, identity: str) -> None:
         """Move the listing into the folder named `identity`, and remove the folders of other identities."""
         for path in self.partial.iterdir():
             if path.is_dir() and path not in (listing.folder, self.partial / identity):
