@@ -23,8 +23,6 @@ from cl.runtime.machine import Machine
 from cl.training.loop import Data, train
 from cl.training.start import Start
 from pipeline.support import command, footprint, locations, pretraining
-from pipeline.support.roofline import bounds
-from pipeline.support.roofline.operations import GPUS
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
@@ -33,27 +31,14 @@ SMALLEST = 4  # images in the smallest batch that is tried
 
 
 @click.command()
-@click.option("--gpu", type=click.Choice(list(GPUS)), help="Calculate instead; needs neither GPU nor data.")
-@click.option("--gpus", type=click.IntRange(1), help="Their number, with --gpu; by default 1.")
 @command.entry_point
-def main(gpu: str | None, gpus: int | None) -> None:
+@command.on_all_devices
+def main() -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
-    `pretrain` does. For the other stages, the time of their last run is shown. With --gpu, nothing is
-    measured: bounds for such GPUs are calculated from the operations of a step.
+    `pretrain` does. For the other stages, the time of their last run is shown.
     """
-    if gpu:
-        bounds.show(command.params(), gpu, gpus or 1)
-    elif gpus:
-        raise ValueError(f"--gpus={gpus} needs their kind, such as --gpu h100")
-    else:
-        measure()
-
-
-@command.on_all_devices
-def measure() -> None:
-    """Print what steps on this machine took."""
     params = command.params()
     progress = command.progress("plan")
     params, bank, queries = locations.data(params, progress.say)

@@ -23,7 +23,6 @@ from pipeline import plan
 from pipeline.support import footprint
 from pipeline.support.composition import write
 from pipeline.support.pretraining import build, granularity
-from pipeline.support.roofline import bounds
 from tests.support.project import compose
 from tests.support.stages import Answer, Stage, answers
 
@@ -105,41 +104,6 @@ def test_without_shards_a_plan_asks_for_them(project) -> None:
     assert answer.code == 1
     assert "`dvc repro prepare`" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_bounds_for_gpus_that_are_not_there(prepared) -> None:
-    """With the exchanges of two GPUs; 40 epochs of one step each."""
-    (answer,) = answers(prepared, [Stage(("plan", "--gpu", "h100", "--gpus", "2"))])
-    assert answer.code == 0, answer.stderr
-    found = dict(line.split(": ", 1) for line in answer.stdout.splitlines())
-    assert found["calculated for 2 x h100 in fp32"].startswith("a bound, not a measurement")
-    milliseconds, images, rate = numbers(found["step"])
-    assert images == 64
-    assert rate == pytest.approx(64_000 / milliseconds, rel=0.02)
-    operations, *_, exchanges = numbers(found["per GPU and step"])
-    assert 200 < operations < 2000
-    assert 40 < exchanges < 60
-    hours, steps = numbers(found["pretraining"])
-    assert (steps, hours) == (40, pytest.approx(40 * milliseconds / 3.6e6, rel=0.02))
-    assert numbers(found["memory"])[0] > 0
-    assert len(numbers(found["largest costs"])) >= 3
-
-
-@pytest.mark.slow
-def test_bounds_need_no_shards(project) -> None:
-    answer, mistaken = answers(project, [Stage(("plan", "--gpu", "a100")), Stage(("plan", "--gpus", "8"))])
-    assert answer.code == 0, answer.stderr
-    assert "pretraining" not in answer.stdout
-    assert mistaken.code == 1
-    assert "--gpus=8 needs their kind, such as --gpu h100" in mistaken.stderr
-
-
-def test_bounds_ignore_the_shards_of_another_data_set(prepared, tmp_path, monkeypatch, capsys) -> None:
-    params = config.check(compose(tmp_path, *SETTINGS, "dataset=cifar10", "transfer=[]"))
-    monkeypatch.chdir(prepared)
-    bounds.show(params, "h100", 1)
-    assert f"for {40 * (50_000 // 64)} steps" in capsys.readouterr().out
 
 
 @pytest.mark.slow
