@@ -16,9 +16,9 @@ from cl import config
 from cl.config.rules.methods import NEEDED, TERMS
 from cl.runtime.base_config import suggestion
 from cl.runtime.registry import module_of
+from pipeline.composition.compose import compose
+from pipeline.composition.conf import CONF, choices, written
 from pipeline.support import command
-from pipeline.support.composition import CONF, compose
-from pipeline.support.mistakes import choices, written
 
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
 PUBLISHED = ("_imagenet", "_cifar")  # how the names of methods at their published size end

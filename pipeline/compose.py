@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from pipeline.support import command, composition
+from pipeline.composition.compose import write
+from pipeline.support import command
 
 
 @click.command()
@@ -12,7 +13,7 @@ from pipeline.support import command, composition
 @command.entry_point
 def main(overrides: tuple[str, ...]) -> None:
     """Write params.yaml from pipeline/conf with Hydra OVERRIDES such as loss=dclw."""
-    composition.write(Path("params.yaml"), list(overrides))
+    write(Path("params.yaml"), list(overrides))
 
 
 if __name__ == "__main__":

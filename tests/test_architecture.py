@@ -53,10 +53,11 @@ MAY_IMPORT = {
         "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.methods cl.networks "
         "cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.training"
     ),
+    "pipeline.composition": "cl.config cl.hub cl.runtime cl.training pipeline.support",
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub cl.methods "
         "cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.shards cl.sources cl.training "
-        "pipeline.support"
+        "pipeline.composition pipeline.support"
     ),
 }
 

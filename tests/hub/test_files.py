@@ -19,7 +19,7 @@ import cl
 from cl.hub import foreign
 from cl.networks import backbones
 from cl.runtime.tensor_files import save_tensors
-from pipeline.support import weight_hashes
+from pipeline.composition import weight_hashes
 from tests.support.backbones import residual
 from tests.support.resnets import IMAGES, TRANSFORM, features, torchvision_network
 from tests.support.transformers import below, other

@@ -18,7 +18,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 
 from cl.hub import foreign, published
 from cl.runtime.tensor_files import licence
-from pipeline.support import weight_hashes
+from pipeline.composition import weight_hashes
 from tests.support.backbones import residual
 from tests.support.project import ROOT
 from tests.support.resnets import IMAGES, features, put_torchvision_weights, torchvision_network

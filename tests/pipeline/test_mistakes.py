@@ -13,7 +13,7 @@ import pytest
 from PIL import Image as Picture
 
 from cl.runtime import files
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 from tests.support.clone import SIZES, Clone, finished
 from tests.support.stages import Stage, answers
 

@@ -20,8 +20,8 @@ from cl.data.order import Plan
 from cl.data.ring import batches_ahead
 from cl.runtime.machine import Machine
 from pipeline import plan
+from pipeline.composition.compose import write
 from pipeline.support import footprint
-from pipeline.support.composition import write
 from pipeline.support.pretraining import build, granularity
 from pipeline.support.roofline import bounds
 from tests.support.project import compose

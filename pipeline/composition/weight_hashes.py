@@ -12,10 +12,9 @@ from cl.hub import foreign
 from cl.hub.encoder import IMAGENET
 from cl.hub.published import fetch, is_name, missing, torchvision_url
 from cl.training.start import differing
+from pipeline.composition.conf import CONF
 from pipeline.support import locations
 from pipeline.support.provenance import at, git
-
-PROJECT = Path(__file__).parents[2]
 
 
 def resolve_init(name: str) -> dict[str, str]:
@@ -96,7 +95,7 @@ def resolve_start(name: str, composed: dict[str, Any]) -> dict[str, str]:
 def _check_parameters(name: str, composed: dict[str, Any]) -> None:
     """Raises ValueError if the experiment had other parameters; `pretrain` checks its input again."""
     parents = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
-    declared = read(PROJECT / "dvc.yaml")["stages"]["pretrain"]["params"]
+    declared = read(CONF.parents[1] / "dvc.yaml")["stages"]["pretrain"]["params"]
     try:
         ours, theirs = ({key: at(values, key) for key in declared} for values in (composed, parents))
         difference = differing(ours, theirs)
