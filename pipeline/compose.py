@@ -1,6 +1,5 @@
 """compose: write params.yaml from pipeline/conf, as DVC does. `dvc repro` only reads params.yaml."""
 
-from pathlib import Path
 
 import click
 
@@ -13,7 +12,7 @@ from pipeline.support import command
 @command.entry_point
 def main(overrides: tuple[str, ...]) -> None:
     """Write params.yaml from pipeline/conf with Hydra OVERRIDES such as loss=dclw."""
-    write(Path("params.yaml"), list(overrides))
+    write("params.yaml", list(overrides))
 
 
 if __name__ == "__main__":

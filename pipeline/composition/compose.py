@@ -24,7 +24,7 @@ from cl.config import rules
 from cl.runtime.registry import module_of
 from pipeline.composition import mistakes, weight_hashes
 from pipeline.composition.conf import CONF, ENTRIES, Values, groups
-from pipeline.composition.overrides import WEIGHTS, as_typed, parse
+from pipeline.composition.overrides import WEIGHTS, parse
 from pipeline.support.provenance import command
 
 TYPED = ("views", "backbone", "method", "optim")  # once typed, they have their own settings, not a recipe's
@@ -35,8 +35,9 @@ OPTIMIZER = (  # but an optimizer's batch, epochs and schedule are a recipe's
 Say = Callable[[str], None]
 
 
-def write(file: Path, overrides: list[str]) -> None:
+def write(file: str | Path, overrides: list[str]) -> None:
     """Write the composed parameters, and what was dropped to stderr; see `check_no_run` and `compose`."""
+    file = Path(file)
     check_no_run(file.parent)
     composed = compose(overrides, lambda text: print(text, file=sys.stderr))
     file.write_text(OmegaConf.to_yaml(OmegaConf.create(composed)))
@@ -75,21 +76,22 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
     project = CONF.parents[1]
     if project in Path.cwd().parents:
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
-    given = parse(overrides)
+    given, notes = parse(overrides), list[str]()
     mistakes.check_choices(given)
     try:
-        composed = _composed(given, say)
+        composed = _choose(given, notes.append)
+        mistakes.check_keys(given, _plain(composed))
+        _set(composed, given)
         _drop_what_is_not_chosen(composed, given)
-        _drop_what_needs_labels(composed, say)
+        _drop_what_needs_labels(composed, notes.append)
         _add_hashes(composed)
-        _follow_init(composed, given, say)
-        values = _plain(composed)
-    except HydraException as error:
-        raise ValueError(mistakes.explain(error, _choices_of(given), given)) from None
-    except OmegaConfBaseException as error:
+        _follow_init(composed, given, notes.append)
+        values = _plain(composed) | {"overrides": overrides}
+    except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(str(error).splitlines()[0]) from None
-    values["overrides"] = as_typed(given)
     config.check(values)
+    for note in notes:
+        say(note)
     return values
 
 
@@ -113,44 +115,49 @@ def command_for(params: config.Params) -> str | None:
         rest |= {"backbone": True, "dataset": {"mean", "std"}, "hand_over": True}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
-    return command(as_typed(given))
+    return command(params.overrides)
 
 
-def _load(given: list[Override]) -> DictConfig:
+def _load(choices: list[Override]) -> DictConfig:
     """Hydra's composition."""
     with hydra.initialize_config_dir(str(CONF), version_base=None):
-        composed = hydra.compose("config", [str(override.input_line) for override in given])
+        composed = hydra.compose("config", [str(choice.input_line) for choice in choices])
     OmegaConf.set_struct(composed, False)
     return composed
 
 
-def _composed(given: list[Override], say: Say = lambda text: None) -> DictConfig:
-    """The composition, where a typed group has its own settings, not those of a recipe or method for another.
+def _choose(given: list[Override], say: Say) -> DictConfig:
+    """The chosen files. A typed group has its own settings, not those of a recipe or method for another.
 
     Of an optimizer, these are `OPTIMIZER`; `say` is told which settings were left out.
     """
-    composed = _load(given)
-    typed = {each.key_or_group: each.input_line for each in given if not each.is_delete()}
+    choices = [each for each in given if each.key_or_group in groups()]
+    composed = _load(choices)
+    typed = {choice.key_or_group: choice for choice in choices if not choice.is_delete()}
     for group in TYPED:
         if group not in typed or not {"recipe", "method"} & typed.keys() - {group}:
             continue
-        own = _load([each for each in given if each.key_or_group.split(".")[0] == group])[group]
+        own = _load([typed[group]])[group]
         before = _plain(composed[group])
         if group == "optim":
             own = {**composed.optim, **{key: own[key] for key in OPTIMIZER}}
         composed[group] = own
         after = _plain(composed[group])
         if left_out := [f"{group}.{key}" for key in sorted(before) if before[key] != after.get(key)]:
-            say(f"{typed[group]}: left out settings for another choice: {', '.join(left_out)}")
+            say(f"{typed[group].input_line}: left out settings for another choice: {', '.join(left_out)}")
     return composed
 
 
-def _choices_of(given: list[Override]) -> Values:
-    """The parameters that the choices alone give; those of the default experiment if they do not compose."""
-    try:
-        return _plain(_composed([each for each in given if each.key_or_group in groups()]))
-    except HydraException:
-        return _plain(_load([]))
+def _set(composed: DictConfig, given: list[Override]) -> None:
+    """Set and remove the single parameters that are typed."""
+    for override in given:
+        parent, _, key = override.key_or_group.rpartition(".")
+        if override.key_or_group in groups():
+            continue
+        if override.is_delete():
+            del (OmegaConf.select(composed, parent) if parent else composed)[key]
+        else:
+            OmegaConf.update(composed, override.key_or_group, override.value())
 
 
 def _plain(composed: DictConfig) -> Values:
@@ -162,13 +169,11 @@ def _drop_what_is_not_chosen(composed: DictConfig, given: list[Override]) -> Non
     """Drop a recipe's settings for evaluations, transfers, analyses and baselines that are not chosen.
 
     Raises:
-        ValueError: an override, not a recipe, sets one of them or replaces all.
+        ValueError: an override, not a recipe, sets one of them.
     """
     typed = {each.key_or_group for each in given}
     for group in ENTRIES:
-        entries = composed.get(group)
-        if not isinstance(entries, DictConfig):
-            raise ValueError(mistakes.misplaced(group, entries))
+        entries = composed[group]
         chosen = [str(name) for name in entries if _is_chosen(entries[name])]
         for name in [str(name) for name in entries if name not in chosen]:
             if any(f"{key}.".startswith(f"{group}.{name}.") for key in typed):

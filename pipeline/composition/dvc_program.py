@@ -6,7 +6,6 @@ Without this program, DVC composes nothing: `.dvc/config` names a configuration 
 
 import logging
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,29 @@ EXPECTED = {  # warnings about outputs that do not exist yet or are empty: a fir
 }
 
 
-def of_project(module: str, function: str) -> Callable[..., Any]:
-    """A function of `pipeline.composition` in the folder where DVC runs, which may be any clone."""
+def replace(name: str, module: str, ours: str) -> None:
+    """In a clone of this project, replace a function of `dvc.utils.hydra` by the clone's own."""
+    theirs = getattr(hydra, name)
 
     def call(*arguments: Any) -> Any:
         from dvc.repo import Repo  # slow to import
 
-        if sys.path[0] != (project := Repo.find_root()):
+        project = Repo.find_root()
+        if not Path(project, "pipeline/composition").is_dir():
+            return theirs(*arguments)
+        if sys.path[0] != project:
             sys.path.insert(0, project)
+        function = getattr(import_module(f"pipeline.composition.{module}"), ours)
         try:
-            return getattr(import_module(f"pipeline.composition.{module}"), function)(*arguments)
+            return function(*arguments[:1], *arguments[5:])  # of `compose_and_dump`, file and overrides
         except ValueError as error:
             raise InvalidArgumentError(str(error)) from None
 
-    return call
+    setattr(hydra, name, call)
 
 
-for name in EXPECTED:
-    logging.getLogger(name).addFilter(lambda record: record.msg != EXPECTED[record.name])
-write = of_project("compose", "write")
-hydra.to_hydra_overrides = of_project("overrides", "parse")
-hydra.compose_and_dump = lambda file, *others: write(Path(file), others[-1])  # the last: overrides
+for logger in EXPECTED:
+    logging.getLogger(logger).addFilter(lambda record: record.msg != EXPECTED[record.name])
+replace("to_hydra_overrides", "overrides", "parse")
+replace("compose_and_dump", "compose", "write")
 sys.exit(main())

@@ -4,11 +4,9 @@ import difflib
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 
 from cl.runtime.base_config import near, one_of, suggestion
 from pipeline.composition.conf import ENTRIES, Values, choices, choices_with, groups, names
-from pipeline.composition.overrides import as_typed
 from pipeline.support.provenance import command
 
 SHOWN = 4  # names that are suggested
@@ -21,12 +19,11 @@ def check_choices(given: list[Override]) -> None:
             raise ValueError(problem)
 
 
-def explain(error: HydraException, values: Values, given: list[Override]) -> str:
-    """One sentence about the override that Hydra refuses; `values` are what the choices alone give."""
+def check_keys(given: list[Override], values: Values) -> None:
+    """Raises ValueError for an override of a parameter that is not among `values`, which the choices give."""
     for override in given:
         if problem := _wrong_key(override, values, given):
-            return problem
-    return " ".join(str(error).split("Config search path")[0].split())
+            raise ValueError(problem)
 
 
 def not_chosen(group: str, name: str, chosen: list[str]) -> str:
@@ -37,7 +34,7 @@ def not_chosen(group: str, name: str, chosen: list[str]) -> str:
     return f"{group}.{name} is not a parameter{suggestion(name, chosen or choices(chooser))}"
 
 
-def misplaced(group: str, value: Any) -> str:
+def _misplaced(group: str, value: Any) -> str:
     """The sentence about names given to the parameter that holds the entries, not to its group."""
     names = value if isinstance(value, list) else [] if value is None else [value]
     chosen = f"{ENTRIES[group]}=[{','.join(map(str, names))}]"
@@ -46,7 +43,7 @@ def misplaced(group: str, value: Any) -> str:
 
 def _wrong_choice(override: Override, given: list[Override]) -> str | None:
     if override.is_sweep_override():
-        run = command(as_typed(given), "--queue")
+        run = command(_texts(given), "--queue")
         return f"{override.input_line} has several values; `{run}` queues a run for each of them"
     value = override.value()
     group, _, key = override.key_or_group.partition(".")
@@ -62,7 +59,7 @@ def _wrong_choice(override: Override, given: list[Override]) -> str | None:
         return f"{group}=null chooses nothing: leave it out{f', or choose {group}=[]' if several else ''}"
     if isinstance(value, list) and len(value) > 1 and not several:
         each = f"{group}={','.join(map(str, value))}"
-        run = command([each if text == override.input_line else text for text in as_typed(given)], "--queue")
+        run = command([each if text == override.input_line else text for text in _texts(given)], "--queue")
         return f"{override.input_line}: choose one; `{run}` queues a run for each"
     for choice in map(str, value if isinstance(value, list) else [value]):
         if choice not in known:
@@ -76,16 +73,16 @@ def _wrong_choice(override: Override, given: list[Override]) -> str | None:
 
 def _own_folder(name: str, given: list[Override]) -> str:
     others = [each for each in given if each.key_or_group not in ("dataset", "recipe")]
-    run = command(["recipe=own/small", f"dataset.name={name}", *as_typed(others)])
+    run = command(["recipe=own/small", f"dataset.name={name}", *_texts(others)])
     return f"For a folder of your own images, run `{run}`"
 
 
 def _wrong_key(override: Override, values: Values, given: list[Override]) -> str | None:
     key = override.key_or_group
+    if key in ENTRIES:
+        return _misplaced(key, override.value())
     if key in groups() or override.is_add() or override.is_force_add():
         return None
-    if key in ENTRIES:
-        return misplaced(key, override.value())
     parent, siblings = "", {**dict.fromkeys(groups()), **values}
     for part in key.split("."):
         if not isinstance(siblings, dict):
@@ -134,7 +131,11 @@ def _of_other_choices(key: str, others: list[str], values: Values, given: list[O
     if "dataset.name" in typed and group == "dataset" and not {"recipe", "dataset"} & typed:
         fitting = set.intersection(*({*choices_with(each)} for each in typed if each.startswith("dataset.")))
         choice = [] if not fitting or "unlabelled" in fitting else [f"dataset={min(fitting)}"]
-        run = command(["recipe=own/small", *choice, *as_typed(given)])
+        run = command(["recipe=own/small", *choice, *_texts(given)])
         return f"{key} belongs to data sets of your own: run `{run}`, or choose dataset={one_of(others)}"
     current = f"{group}.kind={values[group]['kind']}"
     return f"{key} is not a parameter of {current}; choose {group}={one_of(others[:SHOWN])}"
+
+
+def _texts(overrides: list[Override]) -> list[str]:
+    return [str(override.input_line) for override in overrides]

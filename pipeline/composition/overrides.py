@@ -14,7 +14,7 @@ NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS)  # paramete
 
 
 def parse(texts: Iterable[str]) -> list[Override]:
-    """The overrides in Hydra's form; `input_line` is the text for Hydra.
+    """The overrides; `input_line` of each is its text.
 
     Raises:
         ValueError: one cannot be read.
@@ -29,23 +29,9 @@ def _parse(text: str) -> Override:
         override = parse(text)
         if key not in NAMES or name in ("", "null") or override.is_sweep_override() or name[0] in "\"'":
             return override
-        if override.value() == name:
-            return override
     except HydraException:
         if key not in NAMES:
             raise ValueError(f"cannot read {text!r}: expected group=choice or key=value") from None
-    return parse(f"{key}={QuotedString(name, Quote.single).with_quotes()}")
-
-
-def as_typed(overrides: Iterable[Override]) -> list[str]:
-    """The texts of the overrides, names without quotes where `parse` adds them."""
-    return [_as_typed(override) for override in overrides]
-
-
-def _as_typed(override: Override) -> str:
-    text = str(override.input_line)
-    key = text.partition("=")[0]
-    if key not in NAMES or override.is_sweep_override():
-        return text
-    typed = f"{key}={override.value()}"
-    return typed if _parse(typed).value() == override.value() else text
+    override = parse(f"{key}={QuotedString(name, Quote.single).with_quotes()}")
+    override.input_line = text
+    return override

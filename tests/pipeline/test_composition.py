@@ -9,7 +9,6 @@ from cl import config
 from pipeline.compose import main
 from pipeline.composition import compose as composition
 from pipeline.composition.compose import command_for
-from pipeline.composition.overrides import as_typed, parse
 from tests.support.project import ROOT, compose
 
 MISTAKES = {
@@ -87,11 +86,6 @@ def test_a_name_is_taken_as_typed(name, tmp_path) -> None:
     command = command_for(params)
     assert shlex.quote(f"dataset.name={name}") in command
     assert shlex.split(command)[4::2] == params.overrides == overrides
-
-
-def test_quotes_that_only_hydra_needs_are_left_out() -> None:
-    given = ["dataset.name='my Käfer'", "init='null'", "loss='dclw'"]
-    assert as_typed(parse(given)) == ["dataset.name=my Käfer", *given[1:]]
 
 
 @pytest.mark.parametrize("overrides", MISTAKES)
