@@ -1,6 +1,5 @@
 """compose: write params.yaml from pipeline/conf, as DVC does. `dvc repro` only reads params.yaml."""
 
-
 import click
 
 from pipeline.composition.compose import write

@@ -84,8 +84,7 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
         _set(composed, given)
         _drop_what_is_not_chosen(composed, given)
         _drop_what_needs_labels(composed, notes.append)
-        _add_hashes(composed)
-        _follow_init(composed, given, notes.append)
+        _add_weights(composed, given, notes.append)
         values = _plain(composed) | {"overrides": overrides}
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(str(error).splitlines()[0]) from None
@@ -203,24 +202,20 @@ def _drop_what_needs_labels(composed: DictConfig, say: Say) -> None:
         say(f"dataset.labels=none: left out what needs labels: {names}")
 
 
-def _add_hashes(composed: DictConfig) -> None:
-    """Record the hashes of `init` and `start_from` beside their names."""
-    init, start_from = (composed.get(key) for key in WEIGHTS)
-    if init is not None:
-        composed.init = weight_hashes.resolve_init(str(init))
-    if start_from is not None:
-        composed.start_from = weight_hashes.resolve_start(str(start_from), _plain(composed))
+def _add_weights(composed: DictConfig, given: list[Override], say: Say) -> None:
+    """Record the hashes of `init` and `start_from` beside their names.
 
-
-def _follow_init(composed: DictConfig, given: list[Override], say: Say) -> None:
-    """Take the backbone and the normalisation that belong to the weights of `init`, unless they are typed.
-
-    Say if the normalisation is another than the recorded one, or if none is recorded.
+    The backbone and the normalisation of `init` are taken, unless they are typed. Say if the normalisation is
+    another than the recorded one, or if none is recorded.
     """
-    if composed.get("init") is None:
+    init, start_from = (composed.get(key) for key in WEIGHTS)
+    if start_from is not None:
+        composed.start_from = weight_hashes.of_start_from(str(start_from), _plain(composed))
+    if init is None:
         return
-    name, typed = composed.init.name, {each.key_or_group for each in given}
-    found = weight_hashes.described(name)
+    digest, found = weight_hashes.of_init(str(init))
+    composed.init = {"name": str(init), "hash": digest}
+    typed = {each.key_or_group for each in given}
     if not any(key.partition(".")[0] == "backbone" for key in typed):
         if module_of("networks.backbones", found["backbone"]["kind"]).Config.model_fields.keys() >= {"size"}:
             found["backbone"]["size"] = composed.dataset.crop
@@ -231,4 +226,4 @@ def _follow_init(composed: DictConfig, given: list[Override], say: Say) -> None:
             composed.dataset[key] = recorded
         elif recorded != used:
             known = f"was trained with dataset.{key}={recorded}" if recorded else f"records no dataset.{key}"
-            say(f"init={name} {known}; this run uses {used}")
+            say(f"init={init} {known}; this run uses {used}")
