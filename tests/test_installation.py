@@ -22,6 +22,20 @@ from tests.support.resnets import save_encoder
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+WITHOUT_FCNTL = """
+import sys
+sys.modules["fcntl"] = None  # importing it fails
+import torch, cl
+cl.DCLLoss()(*torch.randn(2, 4, 8))
+encoder, labels = cl.load("encoder.safetensors"), "images/labels.csv"
+cl.embed("images", encoder=encoder, to="features.parquet")
+cl.search("features.parquet", "images/3.jpg", encoder=encoder)
+cl.duplicates("features.parquet", encoder=encoder)
+cl.classify(labels, "images", encoder=encoder)
+cl.evaluate(encoder, train=labels, k=2)
+cl.compare(encoder, encoder, train=labels, k=2)
+cl.export("torchvision", encoder="encoder.safetensors")
+"""
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -154,6 +168,18 @@ def test_the_environment_s_dvc_composes_with_the_code_of_the_clone(tmp_path) -> 
     queued = ["git", "show", "refs/exps/celery/stash:params.yaml"]
     params = subprocess.run(queued, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert "  name: it's (1)\\\n" in params
+
+
+def test_without_fcntl_losses_and_commands_run(tmp_path) -> None:
+    """As on Windows."""
+    rows = []
+    for number in range(12):
+        picture_file(tmp_path / f"images/{number}.jpg", number)
+        rows.append((f"{number}.jpg", "ab"[number % 2]))
+    write_csv(tmp_path / "images/labels.csv", ["path", "label"], rows)
+    save_encoder(tmp_path / "encoder.safetensors")
+    result = python(tmp_path, "-c", WITHOUT_FCNTL)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow

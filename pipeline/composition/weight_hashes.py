@@ -7,9 +7,9 @@ from dvc.repo import Repo
 from dvc.scm import resolve_rev
 
 from cl.config import parse, read
-from cl.hub import foreign
-from cl.hub.encoder import IMAGENET
-from cl.hub.published import fetch, is_name, missing, torchvision_url
+from cl.encoders import foreign
+from cl.encoders.encoder import IMAGENET
+from cl.encoders.published import fetch, is_name, missing, torchvision_url
 from cl.training.start import differing
 from pipeline.composition.conf import CONF, Values
 from pipeline.support import locations
@@ -26,7 +26,7 @@ def of_init(name: str) -> tuple[str, Values]:
             several encoders in a file.
 
     Raises:
-        ValueError: neither weights nor an experiment have this name, or `cl.hub.foreign.load` refuses them.
+        ValueError: neither weights nor an experiment have this name, or `cl.encoders.foreign.load` refuses them.
     """
     if name.startswith("torchvision:"):  # known without downloading it
         backbone = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}

@@ -1,0 +1,206 @@
+"""Simulated GPUs: the operations that a step starts, their bytes and arithmetic, memory in use, and waits."""
+
+import gc
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.gpu.roofline.backward import backward
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
+from benchmarks.gpu.roofline.operations import Gpu, Operation
+from cl.runtime.machine import Machine, to_device
+
+
+class Scaled(Function):
+    """x times y times a number; gradients to x and y."""
+
+    @staticmethod
+    def forward(ctx, x, factor, y):
+        ctx.save_for_backward(x, y)
+        ctx.factor = factor
+        return factor * x * y, x.sum()
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        x, y = ctx.saved_tensors
+        return (ctx.factor * gradient * y).double(), None, ctx.factor * gradient * x
+
+
+def loss_of(x: Tensor, weight: Tensor, bias: Tensor, turned: Tensor, unused: Tensor) -> Tensor:
+    """Branches, a shared parameter, broadcasts, types, layouts, several outputs, recomputation, Python."""
+    y = x @ weight + bias
+    first, second, _ = y.double().chunk(3, 1)
+    z = checkpoint(torch.sin, y, use_reentrant=False)
+    scaled, _ = Scaled.apply(z, 3.0, F.relu(y))
+    return (
+        (scaled @ weight.T).sum()
+        + (turned.T.clone() * torch.arange(6.0).view(3, 2)).sum()
+        + (first * second).sum().float()
+        + bias.square().mean()
+        + 0 * unused.detach()
+    )
+
+
+def test_backward_gives_pytorchs_gradients() -> None:
+    rng = torch.Generator().manual_seed(0)
+    values = [torch.randn(shape, generator=rng) for shape in ((4, 6), (6, 6), (6,), (2, 3), ())]
+    found = []
+    for form in (backward, Tensor.backward):
+        leaves = [x.clone().requires_grad_() for x in values]
+        for _ in range(2):  # the second adds
+            form(loss_of(*leaves))
+        found.append([x.grad for x in leaves])
+    assert found[0][-1] is None
+    for ours, theirs in zip(found[0][:-1], found[1][:-1], strict=True):
+        assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
+    torch.testing.assert_close(found[0][:-1], found[1][:-1], rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_are_float32_and_laid_out_as_their_parameters() -> None:
+    with FakeGpu() as gpu:
+        net = nn.Sequential(
+            nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(32, 2)
+        )
+        net = Machine(GPU, 0, "bf16").place(net)
+        gpu.clear()
+        with Machine(GPU, 0, "bf16").autocast():
+            images = torch.empty(2, 4, 4, 4, device=GPU).contiguous(memory_format=torch.channels_last)
+            y = net(images)
+        assert y.dtype == torch.bfloat16
+        backward(y.float().sum())
+        for parameter in net.parameters():
+            assert parameter.grad.dtype == torch.float32
+            assert parameter.grad.device == GPU
+    assert "copy_" not in {each.name for each in gpu.operations}  # cuDNN's gradients have the layout already
+    products = {each.name: each for each in gpu.operations if each.flops}
+    assert set(products) == {"convolution", "convolution_backward", "addmm", "mm"}
+    assert {each.precision for each in products.values()} == {"bf16"}
+    assert products["convolution"].flops == 2 * (2 * 8 * 2 * 2) * 8  # of the second
+
+
+def test_bytes_of_operations() -> None:
+    """Tensors that are read and written; a table only where it is read; batch norm reads its rows twice."""
+    with FakeGpu() as gpu:
+        x, table = torch.empty(10, 4, device=GPU), torch.empty(1000, 4, device=GPU)
+        rows = torch.zeros(10, dtype=torch.int64, device=GPU)
+        gpu.clear()
+        x + x  # one tensor, read once
+        x.add_(table[0].expand(10, 4))  # the expanded row is 16 bytes
+        table[rows]
+        table[rows] = x
+        x.copy_(x + 1)
+        F.batch_norm(x, None, None, training=True)
+        torch.zeros_like(x)
+    sizes = [(each.name, each.bytes) for each in gpu.operations]
+    statistics = 2 * 4 * 4
+    assert sizes == [
+        ("add", 320),
+        ("add_", 160 + 16 + 160),
+        ("index", 320 + 80),
+        ("index_put_", 320 + 80),
+        ("add", 320),
+        ("copy_", 320),
+        ("native_batch_norm", 2 * 160 + 160 + statistics),
+        ("zeros_like", 160),
+    ]
+
+
+def test_the_floor_is_the_slower_of_arithmetic_and_memory() -> None:
+    card = Gpu({"bf16": 100.0, "tf32": 50.0, "fp32": 10.0}, 10.0)
+    assert Operation("mm", 200, 10, "bf16").seconds(card) == 2
+    assert Operation("mm", 200, 10, "fp32").seconds(card) == 20
+    assert Operation("relu", 0, 30, "bf16").seconds(card) == 3
+    gpu = FakeGpu()
+    gpu.operations = [Operation(name, 0, 10, "fp32") for name in ("relu_", "threshold_backward", "add")]
+    assert gpu.floor(card) == 3
+    assert gpu.costs(card) == {"relu": 2, "add": 1}
+
+
+def test_peak_memory() -> None:
+    with FakeGpu() as gpu:
+        x = torch.empty(256, device=GPU, requires_grad=True)
+        assert gpu.used == 1024
+        y = (2 * x).exp().exp()  # both results are saved; 2 x is not
+        assert (gpu.used, gpu.peak) == (3072, 3072 + 0)
+        gpu.clear()
+        backward(y.sum())
+        del y
+        gc.collect()
+        assert gpu.used == 2048  # x and its gradient
+    assert gpu.peak >= 4096
+
+
+def test_a_checkpointed_part_is_computed_again_once() -> None:
+    def part(x: Tensor) -> Tensor:
+        return x.sin().exp().tanh()
+
+    with FakeGpu() as gpu:
+        x = torch.empty(256, device=GPU, requires_grad=True)
+        y = checkpoint(part, x, use_reentrant=False)
+        assert gpu.used == 2048  # x and y
+        gpu.clear()
+        backward(y.sum())
+        del y
+        gc.collect()
+        assert gpu.used == 2048  # x and its gradient
+    names = [each.name for each in gpu.operations]
+    assert [names.count(name) for name in ("sin", "exp", "tanh")] == [1, 1, 1]
+
+
+def test_waits_are_refused() -> None:
+    """What the CPU asks for, and copies that are not asynchronous."""
+    with FakeGpu() as gpu:
+        x, host = torch.empty(3, device=GPU), torch.arange(3)
+        assert x.sum().item() == 1
+        assert bool(torch.equal(x, x))
+        assert x.cpu().tolist() == [1, 1, 1]
+        assert gpu.waits == 3
+        gpu.clear()
+        gpu.may_wait = False
+        assert (x + to_device(host, GPU)).device == GPU
+        x.copy_(host.pin_memory(), non_blocking=True)
+        assert gpu.waits == 0
+        assert (host + 1).tolist() == [1, 2, 3]
+        for wait in (
+            lambda: x.sum().item(),
+            lambda: x.tolist(),
+            lambda: x.cpu(),
+            lambda: torch.equal(x, x),
+            lambda: host.to(GPU),
+            lambda: host.pin_memory().to(GPU),
+            lambda: x.copy_(host.pin_memory()),
+            lambda: torch.tensor([1.0, 2.0], device=GPU),
+            lambda: x[host],
+            lambda: bool(x.isnan().any()),
+        ):
+            with pytest.raises(AssertionError, match="the CPU waits for the GPU"):
+                wait()
+    for function in (torch.Tensor.nonzero, lambda x: x[x > 0]):
+        with pytest.raises(Exception, match=r"nonzero"), gpu:
+            function(torch.empty(3, device=GPU))
+
+
+def test_tensors_of_the_cpu_do_not_meet_those_of_the_gpu() -> None:
+    with FakeGpu(), pytest.raises(RuntimeError, match="device"):
+        torch.empty(3, device=GPU) + torch.empty(3)
+
+
+def test_afterwards_everything_is_as_before(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    before = F.scaled_dot_product_attention, torch.cuda.is_bf16_supported, torch.get_default_device()
+    with FakeGpu():
+        attended = F.scaled_dot_product_attention(*torch.empty(3, 1, 2, 4, 8, device=GPU).unbind())
+        assert attended.shape == (1, 2, 4, 8)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert before == (
+        F.scaled_dot_product_attention,
+        torch.cuda.is_bf16_supported,
+        torch.get_default_device(),
+    )
+    assert type(torch.ones(1) + 1) is Tensor
