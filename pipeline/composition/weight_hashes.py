@@ -26,7 +26,7 @@ def of_init(name: str) -> tuple[str, Values]:
             several encoders in a file.
 
     Raises:
-        ValueError: neither weights nor an experiment have this name, or `cl.encoders.foreign.load` refuses them.
+        ValueError: nothing has this name, or `cl.encoders.foreign.load` refuses the file.
     """
     if name.startswith("torchvision:"):  # known without downloading it
         backbone = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
