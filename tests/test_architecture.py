@@ -59,10 +59,11 @@ MAY_IMPORT = {
         "cl.config cl.console cl.data cl.detection cl.encoders cl.evaluations cl.methods cl.networks "
         "cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.statistics cl.training"
     ),
+    "pipeline.composition": "cl.config cl.encoders cl.runtime cl.training pipeline.support",
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.encoders cl.evaluations cl.features cl.images "
         "cl.methods cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.shards cl.sources "
-        "cl.training pipeline.support"
+        "cl.training pipeline.composition pipeline.support"
     ),
 }
 
