@@ -212,7 +212,7 @@ def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: boo
                 )
                 fits[k] = fitted
                 logits[held_out] = rows[held_out] @ fitted[:, :-1].T + fitted[:, -1]
-            loss = log_loss(logits, targets, several=several)
+            loss = float(log_losses(logits, targets, several=several).mean())
             if loss >= best:
                 break
             best, chosen = loss, float(c)
@@ -227,13 +227,14 @@ def probabilities(logits: np.ndarray, temperature: float, *, several: bool) -> n
     return found
 
 
-def log_loss(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> float:
-    """The mean over images of the cross-entropy with targets (N, C), labels or probabilities."""
+def log_losses(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> np.ndarray:
+    """(N,): the cross-entropy of each image with targets (N, C), labels or probabilities, in nats."""
     if several:
         likelihood = targets * log_expit(logits) + (1 - targets) * log_expit(-logits)
     else:
         likelihood = targets * log_softmax(logits, axis=1)
-    return float(-likelihood.sum(1).mean())
+    losses: np.ndarray = -likelihood.sum(1)
+    return losses
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> float:
@@ -245,7 +246,7 @@ def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, several: bool) -
     smoothed = (n * targets + 1 / (2 if several else classes)) / (n + 1)
 
     def loss(log_temperature: float) -> float:
-        return log_loss(logits / np.exp(log_temperature), smoothed, several=several)
+        return float(log_losses(logits / np.exp(log_temperature), smoothed, several=several).mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
 
@@ -267,9 +268,9 @@ def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, several
     return float(100 * np.abs(gaps).sum() / len(confidence))
 
 
-def average_precisions(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Average precision (C,) of the images ranked by each class, in percent; equal scores share a rank."""
-    return np.array([_average_precision(*both) for both in zip(targets.T, probabilities.T, strict=True)])
+    return np.array([_average_precision(*both) for both in zip(targets.T, scores.T, strict=True)])
 
 
 def _average_precision(truth: np.ndarray, scores: np.ndarray) -> float:
