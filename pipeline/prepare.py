@@ -13,6 +13,7 @@ from cl.console.wording import counted
 from cl.images.decoding import NO_HEIC
 from cl.images.image import Splits
 from cl.runtime.cores import share_of_cores
+from cl.runtime.files import exclusive_with_children
 from cl.runtime.registry import module_of
 from cl.shards import scenes, writing
 from cl.shards.manifest import Manifest
@@ -41,7 +42,7 @@ def main() -> None:
         return
 
     with (
-        writing.exclusive(locations.SHARDS.parent),
+        exclusive_with_children(locations.SHARDS.parent),
         command.results("prepare", folder=False) as results,
         outputs.published(locations.SHARDS, resumable=True) as shards_folder,
         outputs.published(locations.SCENES) as scenes_folder,

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -12,6 +12,7 @@ import click
 
 from cl.commands import labelled_options, size_options
 from cl.commands.embed import embed
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
@@ -42,15 +43,15 @@ class EncoderComparison:
 
 
 def compare(
-    a: "str | PathLike[str] | Encoder",
-    b: "str | PathLike[str] | Encoder",
+    a: "File | Encoder",
+    b: "File | Encoder",
     *,
-    train: "str | PathLike[str] | Sequence[str | PathLike[str]]",
-    val: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
-    labels: "str | PathLike[str] | None" = None,
+    train: Inputs,
+    val: Inputs | None = None,
+    labels: File | None = None,
     holdout: float = 0.2,
     k: int = 20,
-    to: "str | PathLike[str] | None" = None,
+    to: File | None = None,
     resize: int | None = None,
     crop: int | None = None,
 ) -> EncoderComparison:
@@ -76,15 +77,15 @@ def compare(
 
     from cl.commands.inputs import labelled
     from cl.commands.inputs.held_together import held_together
-    from cl.commands.inputs.listing import paths
-    from cl.commands.outputs.tables import target_of, write_table
+    from cl.commands.outputs.tables import target_of
     from cl.features.correctness import check, correctness
+    from cl.runtime.tables import columns_of, write_table
     from cl.statistics import MeasureDifference, judge
 
     target, show = target_of(to, a, b, train, val, labels), progress("compare")
     for images in (train, val):
         if images is not None:
-            paths(images)  # raises ValueError before the encoders are read
+            existing(images)  # raises ValueError before the encoders are read
     pair = [_load(given, letter, resize, crop) for given, letter in ((a, "A"), (b, "B"))]
     if (resize or crop) and all(each.encoder.records_size for each in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
@@ -97,7 +98,7 @@ def compare(
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
     result = judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
     if target:
-        write_table(target, [field.name for field in fields(MeasureDifference)], map(astuple, result.rows))
+        write_table(target, columns_of(MeasureDifference, result.rows))
     return EncoderComparison(
         result,
         train_images=len(bank),
@@ -118,9 +119,7 @@ class _Loaded:
     crop: int | None
 
 
-def _load(
-    given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
-) -> _Loaded:
+def _load(given: "File | Encoder", letter: str, resize: int | None, crop: int | None) -> _Loaded:
     from cl.encoders.encoder import opened
 
     name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
@@ -135,7 +134,7 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
     from cl.commands.inputs.feature_files import Features
     from cl.data.transform import Transform
 
-    found = []
+    both = []
     for each in pair:
         try:
             features = embed(images, encoder=each.encoder, resize=each.resize, crop=each.crop)
@@ -143,8 +142,8 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
             raise ValueError(f"{each.name}: {error}") from error
         assert features
         each.encoder.transform = Transform.model_validate_json(features.notes["transform"])
-        found.append(features)
-    a, b = found
+        both.append(features)
+    a, b = both
     assert a.names == b.names  # images are decoded in the same way for both
     return Features(a.names, np.concatenate([a.features, b.features], axis=1))
 
@@ -179,23 +178,23 @@ def command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
     verdict is whether the 95 % interval of the mean of all measures excludes 0. Equal encoders are called
     different in 5 of 100 comparisons.
     """
-    found = compare(a, b, val=val or None, **options)
-    images, rows = found.val_images + found.copies, found.result.rows
+    comparison = compare(a, b, val=val or None, **options)
+    images, rows = comparison.val_images + comparison.copies, comparison.result.rows
     parts = {
-        "training images": found.train_images,
-        "validation images": found.val_images,
-        "classes": found.classes,
+        "training images": comparison.train_images,
+        "validation images": comparison.val_images,
+        "classes": comparison.classes,
     }
     click.echo(", ".join(counted(number, things) for things, number in parts.items()))
     click.echo(
-        f"validation images that are also training images: {_share(found.copies, images)}, left out; "
-        f"nearly: {_share(found.near_copies, images)}, not left out"
+        f"validation images that are also training images: {_share(comparison.copies, images)}, left out; "
+        f"nearly: {_share(comparison.near_copies, images)}, not left out"
     )
     click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
     for row in rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"
         click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
-    click.echo(found.result.sentence())
+    click.echo(comparison.result.sentence())
 
 
 def _share(images: int, of: int) -> str:

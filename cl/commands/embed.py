@@ -2,7 +2,7 @@
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.commands import ENCODER, encoder_options, images_argument, size_options
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.command import entry_point, is_main_process, progress
 from cl.console.wording import counted
 
@@ -29,10 +30,10 @@ FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` dete
 
 
 def embed(
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    images: Inputs,
     *,
-    encoder: "str | PathLike[str] | Encoder" = ENCODER,
-    to: "str | PathLike[str] | None" = None,
+    encoder: "File | Encoder" = ENCODER,
+    to: File | None = None,
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
@@ -64,7 +65,7 @@ def embed(
         ValueError: an input or the encoder is missing or damaged, no image can be read, another process
             writes into `to`, or features are not finite.
     """
-    from cl.commands.inputs import feature_files, listing
+    from cl.commands.inputs import feature_files
     from cl.commands.jobs.embedding import EmbeddingJob
     from cl.commands.outputs.tables import check_target, target_of
     from cl.networks.backbones import check_size
@@ -79,7 +80,7 @@ def embed(
         if path.suffix == ".npy":
             check_target(path.with_suffix(".txt"), images)
         _check(path, map=map, patches=patches)
-        inputs = listing.paths(images)
+        inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
             loaded, here = _load(encoder, prefix)
@@ -95,7 +96,7 @@ def embed(
         return None
 
 
-def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
+def _load(encoder: "File | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
     """The encoder on its device, and the machine."""
     from cl.encoders import encoder as files
     from cl.runtime import machine

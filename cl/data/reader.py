@@ -186,7 +186,7 @@ class LocalFiles:
             if len(self._open) == OPEN:
                 os.close(self._open.popitem(last=False)[1][0])
             file = os.open(self._paths[shard], os.O_RDONLY)
-            self._open[shard] = file, mmap.mmap(file, 0, prot=mmap.PROT_READ)
+            self._open[shard] = file, mmap.mmap(file, 0, access=mmap.ACCESS_READ)
         self._open.move_to_end(shard)
         file, content = self._open[shard]
         if _state(os.fstat(file)) != self._states[shard]:

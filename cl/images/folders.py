@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
+from unicodedata import normalize
 
 from cl.runtime.files import UNREACHABLE
 from cl.runtime.stores import files_below, is_url
@@ -175,6 +176,34 @@ def summary(root: Path) -> str:
             digest.update(f"{path.removeprefix(str(root))}\0{size}\n".encode(errors="surrogateescape"))
             count += 1
     return f"{count} files, {digest.hexdigest()}"
+
+
+def class_of(name: str) -> str | None:
+    """The class of an image in class folders: the first folder of its path; None beside the folders."""
+    folder, is_inside, _ = name.partition("/")
+    return normalize("NFC", folder) if is_inside else None
+
+
+def classes_in(root: Path) -> dict[str, str]:
+    """The class folders in a folder by the name of their class, as in `class_of`, sorted; they may be links.
+
+    Raises:
+        ValueError: a name is refused, or two folders are one class.
+    """
+    folders: dict[str, str] = {}
+    for name in sorted(path.name for path in root.iterdir() if is_class(path)):
+        check_name(str(root / name))
+        check_class(name, str(root))
+        if folders.setdefault(normalize("NFC", name), name) != name:
+            raise ValueError(
+                f"{root} has two folders {name}, whose accents are encoded differently; merge them"
+            )
+    return folders
+
+
+def is_class(path: Path) -> bool:
+    """Whether it is a class folder."""
+    return path.is_dir() and not why_hidden(path.name)
 
 
 def check_class(name: str, place: str) -> None:

@@ -106,7 +106,7 @@ class Listing(Images):
     def at(self, position: int) -> Image:
         if self._rows is None:
             self._file.flush()
-            self._rows = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
+            self._rows = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
             self._file.close()
         row = self._rows[self._ends[position] : self._ends[position + 1]]
         name, status, label, group = row.decode().split("\0", 3)

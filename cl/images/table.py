@@ -1,12 +1,16 @@
-"""A CSV or Parquet table of paths, labels, groups and splits, read as text."""
+"""A CSV or Parquet table of paths, labels, groups and splits, read as text.
+
+Spaces around a cell are ignored; a cell in MISSING counts as empty. Rows without any cell are left out.
+"""
 
 import io
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
+from cl.images.folders import check_class
 from cl.runtime.stores import is_url
 from cl.runtime.tables import with_formula
 
@@ -59,22 +63,61 @@ def on_disk(folder: Path, name: str) -> str:
     return next((form for form in forms if (folder / form).exists()), name)
 
 
-def known_columns(table: Path, *columns: str) -> dict[str, list[str | None]]:
-    """The cells of those of these COLUMNS that a table has, see `read`."""
-    return read(table, {column: column for column in columns})[0]
+class ImageRow(NamedTuple):
+    """A row of a table and its number; an empty cell is None."""
+
+    number: int
+    path: str
+    label: str | None = None
+    group: str | None = None
+    split: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """What stays in one split: the group, or the path of an image without one."""
+        return self.group or self.path
 
 
-def read(table: Path, names: Mapping[str, str]) -> tuple[dict[str, list[str | None]], str]:
-    """The cells of some of COLUMNS, None for an empty cell; one line with the used and the ignored columns.
+class Table(NamedTuple):
+    """The rows of a table, those of COLUMNS that it has, and a line with the used and the ignored columns."""
+
+    rows: list[ImageRow]
+    columns: list[str]
+    about: str
+
+
+def read(table: Path, *columns: str, names: Mapping[str, str] | None = None) -> Table:
+    """Read a table of images.
 
     Args:
-        names: what the table calls each; a column that it lacks may be there under one synonym instead.
+        columns: those of COLUMNS to read. The table may have each under one synonym instead.
+        names: what the table calls each, if it has another name.
 
     Raises:
         ValueError: the table is damaged, lacks `path` or a column with another name than its own, or has two
-            for one.
+            for one; or a row has no path, a path with backslashes, or a control character.
     """
-    parsed = read_as_text(table, lambda name: name in names.values() or column_of(name) in names)
+    content, about = _columns(table, names or dict(zip(columns, columns, strict=True)))
+    empty: list[str | None] = [None] * len(content["path"])
+    first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
+    rows = []
+    for number, cells in enumerate(zip(*(content.get(name, empty) for name in COLUMNS), strict=True), first):
+        path, place = cells[0], f"{table}, row {number}"
+        if not any(cells):
+            continue
+        if not path:
+            raise ValueError(f"{place}: the path is empty")
+        if "\\" in path:
+            raise with_backslashes(path, place)
+        for name, cell in zip(COLUMNS, cells, strict=True):
+            check_class(cell or "", f"{place}, {name}")
+        rows.append(ImageRow(number, path, *cells[1:]))
+    return Table(rows, [*content], about)
+
+
+def _columns(table: Path, names: Mapping[str, str]) -> tuple[dict[str, list[str | None]], str]:
+    """The cells of each of the columns, see `read`; one line with the used and the ignored columns."""
+    parsed = _read_as_text(table, lambda name: name in names.values() or column_of(name) in names)
     every, found, used = parsed.column_names, dict[str, list[str | None]](), dict[str, str]()
     unescaped = str if table.suffix.lower() == ".parquet" else with_formula
     for column, name in names.items():
@@ -107,7 +150,7 @@ def _cell(cell: str | None) -> str | None:
     return None if cell is None or cell.strip() in MISSING else cell.strip()
 
 
-def read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
+def _read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
     """A pyarrow.Table from CSV or Parquet; used columns become text, so that 007 remains 007.
 
     Raises:

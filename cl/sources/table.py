@@ -3,23 +3,23 @@
 With unlisted=unlabelled, it labels some images of the folder `<raw>/<name>`, and all others have no label.
 
 Columns: `path`, relative to the table, or to the folder with unlisted=unlabelled; optionally `label`, `group`
-and `split` (train or val). Spaces around a cell are ignored; a cell in MISSING counts as empty. Images of one
-group (frames of a video, tiles of a slide) are in the same split and are never negatives of each other.
+and `split` (train or val). Images of one group (frames of a video, tiles of a slide) are in the same split
+and are never negatives of each other.
 """
 
 from collections import Counter
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 from unicodedata import normalize
 
 from pydantic import Field
 
 from cl.console.wording import counted
-from cl.images.folders import check_class, images_below, wrong_suffix
+from cl.images.folders import images_below, wrong_suffix
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.image import UNLABELLED, Splits
 from cl.images.listing import Keys, Listing
-from cl.images.table import COLUMNS, on_disk, read, similar, with_backslashes
+from cl.images.table import ImageRow, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
 from cl.sources import OwnImages, place
 
@@ -67,21 +67,6 @@ class Config(OwnImages):
             )
 
 
-class Row(NamedTuple):
-    """A row of the table and its number; an empty cell is None."""
-
-    number: int
-    path: PurePosixPath
-    label: str | None
-    group: str | None
-    split: str | None
-
-    @property
-    def unit(self) -> str:
-        """What stays in one split: the group, or the path of an image without one."""
-        return self.group or str(self.path)
-
-
 def splits(config: Config, raw: Path) -> Splits:
     """List the images of the table; classes are sorted by name.
 
@@ -96,9 +81,9 @@ def splits(config: Config, raw: Path) -> Splits:
     table = config.table_path(raw)
     everything = config.unlisted == "unlabelled"
     root = config.folder(raw) if everything else table.parent
-    content, columns = read(table, config.columns.model_dump())
-    remarks = [columns]
-    rows, left_out = _rows(content, table)
+    content = read(table, names=config.columns.model_dump())
+    remarks = [content.about]
+    rows, left_out = _rows(content.rows, table)
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table)
     group_splits = _splits_of_groups(rows, table)
@@ -114,11 +99,11 @@ def splits(config: Config, raw: Path) -> Splits:
         share = share_of_few(labelled, share, LEAST_LABELLED) if rare else share_of_few(few, share)
     kept = _kept_for_training(rows, group_splits)
     for row in rows:
-        path, group = str(row.path), row.group or ""
-        keys.add(path)
+        group = row.group or ""
+        keys.add(row.path)
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
         split = row.split or group_splits.get(group) or ("val" if is_val else "train")
-        listed[split].add(path, None, labels.get(row.label, UNLABELLED), group)
+        listed[split].add(row.path, None, labels.get(row.label, UNLABELLED), group)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(
@@ -126,7 +111,7 @@ def splits(config: Config, raw: Path) -> Splits:
             "expected at least one of each; change dataset.holdout, or add a column split"
             f"{reasons}"
         )
-    if config.labels != "none" and "label" not in content:
+    if config.labels != "none" and "label" not in content.columns:
         raise ValueError(
             f"dataset.labels={config.labels}, but {table} has no column label; rename the column "
             "with the classes, or choose dataset.labels=none"
@@ -134,24 +119,18 @@ def splits(config: Config, raw: Path) -> Splits:
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 
 
-def _rows(content: dict[str, list[str | None]], table: Path) -> tuple[list[Row], Counter[str]]:
+def _rows(listed: list[ImageRow], table: Path) -> tuple[list[ImageRow], Counter[str]]:
     """The rows of images, and the counts of other rows by reason."""
-    empty: list[str | None] = [None] * len(content["path"])
-    columns = [content.get(name, empty) for name in COLUMNS]
-    first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
-    rows, left_out, seen = [], Counter[str](), dict[PurePosixPath, int]()
-    for number, cells in enumerate(zip(*columns, strict=True), first):
-        place = f"{table}, row {number}"
-        path = _checked_path(cells[0], table.parent, place)
-        for name, cell in zip(COLUMNS, cells, strict=True):
-            check_class(cell or "", f"{place}, {name}")
-        if path in seen:
-            raise ValueError(f"{place}: {path} is already in row {seen[path]}; remove one")
-        seen[path] = number
-        row = Row(number, path, *cells[1:])
+    rows, left_out, seen = [], Counter[str](), dict[str, int]()
+    for given in listed:
+        place = f"{table}, row {given.number}"
+        row = given._replace(path=_checked_path(given.path, table.parent, place))
+        if row.path in seen:
+            raise ValueError(f"{place}: {row.path} is already in row {seen[row.path]}; remove one")
+        seen[row.path] = row.number
         if row.split not in (None, "train", "val"):
             raise ValueError(f"{place}: split={row.split} should be train, val or empty")
-        if reason := wrong_suffix(path):
+        if reason := wrong_suffix(PurePosixPath(row.path)):
             left_out[reason] += 1
         else:
             rows.append(row)
@@ -159,8 +138,8 @@ def _rows(content: dict[str, list[str | None]], table: Path) -> tuple[list[Row],
 
 
 def _with_unlisted(
-    rows: list[Row], left_out: Counter[str], root: Path, table: Path
-) -> tuple[list[Row], Counter[str]]:
+    rows: list[ImageRow], left_out: Counter[str], root: Path, table: Path
+) -> tuple[list[ImageRow], Counter[str]]:
     """A row for every image in the folder, and the counts of other files than the table by reason.
 
     Names agree however their accents are encoded: a Mac decomposes them.
@@ -171,12 +150,12 @@ def _with_unlisted(
     if left_out:
         reason, count = left_out.most_common(1)[0]
         raise ValueError(f"{table} has {counted(count, 'rows')} {reason}; write names of images, as 300.jpg")
-    listed = {normalize("NFC", str(row.path)): row for row in rows}
+    listed = {normalize("NFC", row.path): row for row in rows}
     others = Counter[str]()
     every = []
     for path, _ in images_below(root, "", others):
-        row = listed.pop(normalize("NFC", path), Row(0, PurePosixPath(path), None, None, None))
-        every.append(row._replace(path=PurePosixPath(path)))
+        row = listed.pop(normalize("NFC", path), ImageRow(0, path))
+        every.append(row._replace(path=path))
     if listed:
         row = next(iter(listed.values()))
         raise ValueError(
@@ -187,19 +166,15 @@ def _with_unlisted(
     return every, +others
 
 
-def _checked_path(text: str | None, folder: Path, place: str) -> PurePosixPath:
+def _checked_path(text: str, folder: Path, place: str) -> str:
     """A path below the table's folder."""
-    if not text:
-        raise ValueError(f"{place}: the path is empty")
     path = PurePosixPath(text)
-    if "\\" in text:
-        raise with_backslashes(text, place)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{place}: {text} leads out of the table's folder; give a path below it")
-    return PurePosixPath(on_disk(folder, text))
+    return str(PurePosixPath(on_disk(folder, text)))
 
 
-def _kept_for_training(rows: list[Row], group_splits: dict[str, str]) -> set[str]:
+def _kept_for_training(rows: list[ImageRow], group_splits: dict[str, str]) -> set[str]:
     """A group, or an image without one, of each class: one in training by the table, or the last held out."""
     units = []
     for row in rows:
@@ -210,9 +185,9 @@ def _kept_for_training(rows: list[Row], group_splits: dict[str, str]) -> set[str
     return last_of_classes(units)
 
 
-def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
+def _splits_of_groups(rows: list[ImageRow], table: Path) -> dict[str, str]:
     """The split of each group that names one in at least one row."""
-    named: dict[str, Row] = {}
+    named: dict[str, ImageRow] = {}
     for row in rows:
         if row.group and row.split:
             other = named.setdefault(row.group, row)

@@ -50,7 +50,7 @@ def save(classifier: Classifier, path: Path) -> None:
         "kind": KIND,
         "classes": classifier.classes,
         "temperature": head.temperature,
-        "several": head.several,
+        "several": head.multilabel,
         "encoder": classifier.encoder,
     }
     save_tensors(tensors, path, {"classifier": json.dumps(about)})
@@ -72,13 +72,13 @@ def load(path: Path) -> Classifier:
         about = json.loads(metadata["classifier"])
         weights, bias = tensors["weights"].numpy(), tensors["bias"].numpy()
         head = Head(weights, bias, float(about["temperature"]), bool(about["several"]))
-        found = Classifier(head, list(about["classes"]), dict(about["encoder"]))
+        classifier = Classifier(head, list(about["classes"]), dict(about["encoder"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"{path} is not a classifier; write one with `cl classify --save`") from error
-    shapes = (len(found.classes), len(bias), len(weights))
+    shapes = (len(classifier.classes), len(bias), len(weights))
     if about["kind"] != KIND or len(set(shapes)) > 1:
         raise DamagedError(
             f"{path} is a {about['kind']} of {shapes} classes, expected a {KIND}; train it again with this "
             "version of cl"
         )
-    return found
+    return classifier

@@ -27,19 +27,19 @@ AREA = (0.5, 1.0)  # of the image that a crop covers
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FinetuningComparison:
     """The frozen encoder, and then the fine-tuned one, on the same held-out images.
 
     log_loss: mean over images, in nats.
     accuracy: in percent; mean average precision if images have several labels.
     error: the standard error of the difference of the log-losses, over images or groups.
-    several: whether images have several labels.
+    multilabel: whether images have several labels.
     """
 
     log_loss: tuple[float, float]
     accuracy: tuple[float, float]
     error: float
-    several: bool
+    multilabel: bool
 
     @property
     def better(self) -> bool:
@@ -54,7 +54,7 @@ def finetuned_if_better(
     labels: Targets,
     head: Head,
     shown: Progress,
-) -> tuple[Comparison, tuple[Encoder, Trained] | None]:
+) -> tuple[FinetuningComparison, tuple[Encoder, Trained] | None]:
     """The fine-tuned encoder with its classifier, or None if cross-validation does not find it better.
 
     Three folds compare both: each fine-tunes a copy of the encoder, starting from the head of the frozen one
@@ -70,8 +70,10 @@ def finetuned_if_better(
         ValueError: an image cannot be read, or the encoder has no `config`.
     """
     assert encoder.config
-    targets, several = labels.targets, labels.several
-    frozen = heads.train(features, targets, labels.classes, labels.groups, several=several, number=FOLDS)
+    targets, multilabel = labels.targets, labels.multilabel
+    frozen = heads.train(
+        features, targets, labels.classes, labels.groups, multilabel=multilabel, number=FOLDS
+    )
     folds = [held_out for _, held_out in frozen.folds]
     before, after = np.empty(targets.shape), np.empty(targets.shape)  # logits of held-out images
     with machine.settings_restored():
@@ -90,20 +92,22 @@ def finetuned_if_better(
         shown.say("fine-tuning on all labelled images")
         with shown.count(passes(squares), "images of fine-tuning") as report:
             tuned, fitted = finetune(encoder, head, squares, targets, report)
-    temperature = heads.fit_temperature(after, targets, several=several)
-    final = Head(fitted.weights, fitted.bias, temperature, several)
-    raw, scaled = (heads.probabilities(logits, 1.0, several=several) for logits in (after, calibrated))
+    temperature = heads.fit_temperature(after, targets, multilabel=multilabel)
+    final = Head(fitted.weights, fitted.bias, temperature, multilabel)
+    raw, scaled = (heads.probabilities(each, 1.0, multilabel=multilabel) for each in (after, calibrated))
     return comparison, (tuned, Trained(final, frozen.regularisation, raw, scaled, []))
 
 
 def _calibrated(logits: np.ndarray, folds: list[np.ndarray], labels: Targets) -> np.ndarray:
     """Logits (N, C) of held-out images over the temperature of each fold, which is fitted on the others."""
-    found = np.empty(logits.shape)
+    calibrated = np.empty(logits.shape)
     for fold in folds:
         others = np.setdiff1d(np.arange(len(logits)), fold)
-        temperature = heads.fit_temperature(logits[others], labels.targets[others], several=labels.several)
-        found[fold] = logits[fold] / temperature
-    return found
+        temperature = heads.fit_temperature(
+            logits[others], labels.targets[others], multilabel=labels.multilabel
+        )
+        calibrated[fold] = logits[fold] / temperature
+    return calibrated
 
 
 def middles(encoder: Encoder, files: Sequence[Path]) -> Tensor:
@@ -147,7 +151,7 @@ def finetune(
     )
     augment = v2.Compose([v2.RandomResizedCrop(encoder.transform.crop, AREA), v2.RandomHorizontalFlip()])
     truth, order = torch.from_numpy(targets).float(), torch.empty(0, dtype=torch.long)
-    loss_of = _binary_cross_entropy if head.several else F.cross_entropy
+    loss_of = _binary_cross_entropy if head.multilabel else F.cross_entropy
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         for _ in range(steps):
@@ -165,7 +169,7 @@ def finetune(
     assert encoder.config
     tuned = Encoder(network, encoder.transform, encoder.architecture, config=encoder.config)
     trained, offset = (parameter.detach().cpu().numpy() for parameter in (weights, bias))
-    return tuned, Head(trained, offset, 1.0, head.several)
+    return tuned, Head(trained, offset, 1.0, head.multilabel)
 
 
 def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -173,20 +177,22 @@ def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
 
 
-def _compared(labels: Targets, frozen: np.ndarray, tuned: np.ndarray) -> Comparison:
+def _compared(labels: Targets, frozen: np.ndarray, tuned: np.ndarray) -> FinetuningComparison:
     """Both from logits (N, C) of held-out images."""
-    losses = [heads.log_losses(each, labels.targets, several=labels.several) for each in (frozen, tuned)]
+    losses = [
+        heads.log_losses(each, labels.targets, multilabel=labels.multilabel) for each in (frozen, tuned)
+    ]
     groups = np.unique(separated(labels.groups, len(frozen)), return_inverse=True)[1]
     difference = losses[0] - losses[1]
     sums = np.bincount(groups, difference - difference.mean())
     count = len(sums)
     error = float(np.sqrt((sums**2).sum() * count / (count - 1))) / len(frozen)
-    accuracy = [_accuracy(each, labels.targets, several=labels.several) for each in (frozen, tuned)]
+    accuracy = [_accuracy(each, labels.targets, multilabel=labels.multilabel) for each in (frozen, tuned)]
     log_loss = float(losses[0].mean()), float(losses[1].mean())
-    return Comparison(log_loss, (accuracy[0], accuracy[1]), error, labels.several)
+    return FinetuningComparison(log_loss, (accuracy[0], accuracy[1]), error, labels.multilabel)
 
 
-def _accuracy(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> float:
-    if several:
+def _accuracy(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
+    if multilabel:
         return float(heads.average_precisions(logits, targets).mean())
     return 100 * float(targets[np.arange(len(targets)), logits.argmax(1)].mean())

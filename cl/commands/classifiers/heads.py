@@ -31,26 +31,28 @@ class Head:
     weights: W, (C, D) float32.
     bias: b, (C,) float32.
     temperature: divides the logits.
-    several: whether an image may have several labels; then probabilities are sigmoids, otherwise a softmax.
+    multilabel: whether an image may have several labels: probabilities are sigmoids instead of a softmax.
     """
 
     weights: np.ndarray
     bias: np.ndarray
     temperature: float
-    several: bool
+    multilabel: bool
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """(N, C) float32 for features (N, D), which may be mapped from a file."""
-        found = np.empty((len(features), len(self.bias)), np.float32)
+        result = np.empty((len(features), len(self.bias)), np.float32)
         for start in range(0, len(features), BLOCK):
             logits = self.logits(features[start : start + BLOCK])
-            found[start : start + BLOCK] = probabilities(logits, self.temperature, several=self.several)
-        return found
+            result[start : start + BLOCK] = probabilities(
+                logits, self.temperature, multilabel=self.multilabel
+            )
+        return result
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """(N, C), before the temperature."""
-        found: np.ndarray = unit_rows(features) @ self.weights.T + self.bias
-        return found
+        result: np.ndarray = unit_rows(features) @ self.weights.T + self.bias
+        return result
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def train(
     classes: Sequence[str],
     groups: np.ndarray | None = None,
     *,
-    several: bool = False,
+    multilabel: bool = False,
     number: int = FOLDS,
     report: Callable[[int], object] = lambda images: None,
 ) -> Trained:
@@ -86,7 +88,7 @@ def train(
 
     Args:
         features: (N, D), finite.
-        targets: (N, C) bool, the labels of each image: exactly one, or at least one if `several`.
+        targets: (N, C) bool, the labels of each image: exactly one, or at least one if `multilabel`.
         classes: the C names, for errors.
         groups: (N,) int64; images of a group are in the same fold; -1: no group.
         number: of folds; few images give fewer.
@@ -100,13 +102,13 @@ def train(
     raw, calibrated = np.empty(targets.shape), np.empty(targets.shape)
     for seen, held_out in folds:
         part = None if groups is None else groups[seen]
-        fitted, _ = _fit(rows[seen], targets[seen], _folds(targets[seen], part), several)
+        fitted, _ = _fit(rows[seen], targets[seen], _folds(targets[seen], part), multilabel)
         heads.append((to_features(fitted), held_out))
         logits = rows[held_out] @ fitted.weights.T + fitted.bias
-        raw[held_out] = probabilities(logits, 1.0, several=several)
-        calibrated[held_out] = probabilities(logits, fitted.temperature, several=several)
+        raw[held_out] = probabilities(logits, 1.0, multilabel=multilabel)
+        calibrated[held_out] = probabilities(logits, fitted.temperature, multilabel=multilabel)
         report(len(held_out))
-    fitted, regularisation = _fit(rows, targets, folds, several)
+    fitted, regularisation = _fit(rows, targets, folds, multilabel)
     return Trained(to_features(fitted), regularisation, raw, calibrated, heads)
 
 
@@ -195,7 +197,7 @@ def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
     return np.flatnonzero(~np.all([targets[seen].any(0) for seen, _ in folds], axis=0)).tolist()
 
 
-def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: bool) -> tuple[Head, float]:
+def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], multilabel: bool) -> tuple[Head, float]:
     """A head of all rows, with the temperature and the C that give held-out rows the smallest log-loss.
 
     The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With
@@ -208,28 +210,28 @@ def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], several: boo
         for c in GRID:
             for k, (seen, held_out) in enumerate(folds):
                 fitted = logistic.fit(
-                    rows[seen], targets[seen], c, several=several, start=fits[k], tolerance=ROUGH
+                    rows[seen], targets[seen], c, multilabel=multilabel, start=fits[k], tolerance=ROUGH
                 )
                 fits[k] = fitted
                 logits[held_out] = rows[held_out] @ fitted[:, :-1].T + fitted[:, -1]
-            loss = float(log_losses(logits, targets, several=several).mean())
+            loss = float(log_losses(logits, targets, multilabel=multilabel).mean())
             if loss >= best:
                 break
             best, chosen = loss, float(c)
-            temperature = fit_temperature(logits, targets, several=several)
-    final = logistic.fit(rows, targets, chosen, several=several, tolerance=PRECISE)
-    return Head(final[:, :-1], final[:, -1], temperature, several), chosen
+            temperature = fit_temperature(logits, targets, multilabel=multilabel)
+    final = logistic.fit(rows, targets, chosen, multilabel=multilabel, tolerance=PRECISE)
+    return Head(final[:, :-1], final[:, -1], temperature, multilabel), chosen
 
 
-def probabilities(logits: np.ndarray, temperature: float, *, several: bool) -> np.ndarray:
-    """Softmax of logits (N, C) / temperature, or their sigmoid if `several`."""
-    found: np.ndarray = expit(logits / temperature) if several else softmax(logits / temperature, axis=1)
-    return found
+def probabilities(logits: np.ndarray, temperature: float, *, multilabel: bool) -> np.ndarray:
+    """Softmax of logits (N, C) / temperature, or their sigmoid if `multilabel`."""
+    result: np.ndarray = expit(logits / temperature) if multilabel else softmax(logits / temperature, axis=1)
+    return result
 
 
-def log_losses(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> np.ndarray:
+def log_losses(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> np.ndarray:
     """(N,): the cross-entropy of each image with targets (N, C), labels or probabilities, in nats."""
-    if several:
+    if multilabel:
         likelihood = targets * log_expit(logits) + (1 - targets) * log_expit(-logits)
     else:
         likelihood = targets * log_softmax(logits, axis=1)
@@ -237,27 +239,27 @@ def log_losses(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> np.
     return losses
 
 
-def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, several: bool) -> float:
+def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
     """The temperature with the smallest log-loss (Guo et al. 2017, On calibration of modern neural networks).
 
     One image is added whose labels are all equally likely: otherwise few images, all right, would give 0.
     """
     n, classes = targets.shape
-    smoothed = (n * targets + 1 / (2 if several else classes)) / (n + 1)
+    smoothed = (n * targets + 1 / (2 if multilabel else classes)) / (n + 1)
 
     def loss(log_temperature: float) -> float:
-        return float(log_losses(logits / np.exp(log_temperature), smoothed, several=several).mean())
+        return float(log_losses(logits / np.exp(log_temperature), smoothed, multilabel=multilabel).mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
 
 
-def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, several: bool) -> float:
+def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
     """Expected calibration error in percent, in 15 bins of equal width (Guo et al. 2017, eq. 3).
 
-    It compares the largest probability of each image with whether that class is right; if `several`, each
+    It compares the largest probability of each image with whether that class is right; if `multilabel`, each
     probability with whether the image has the label.
     """
-    if several:
+    if multilabel:
         confidence, right = probabilities.ravel(), targets.ravel()
     else:
         first = probabilities.argmax(1)[:, None]

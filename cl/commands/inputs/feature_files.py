@@ -181,13 +181,13 @@ def read(path: Path, *, patches: bool = False) -> Features:
     with _refused(path):
         if path.suffix not in FORMATS:
             raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
-        found = FORMATS[path.suffix].read(path)
-        shape = tuple(found.features.shape)
-        if len(shape) not in ((2, 4) if patches else (2,)) or len(found.names) != len(found.features):
-            raise ValueError(f"it has shape {shape} for {len(found.names)} names, expected a vector each")
-        if not all(found.names):
+        features = FORMATS[path.suffix].read(path)
+        shape = tuple(features.features.shape)
+        if len(shape) not in ((2, 4) if patches else (2,)) or len(features.names) != len(features.features):
+            raise ValueError(f"it has shape {shape} for {len(features.names)} names, expected a vector each")
+        if not all(features.names):
             raise ValueError("it has images without a name")
-    return found
+    return features
 
 
 @contextmanager

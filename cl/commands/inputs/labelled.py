@@ -1,8 +1,7 @@
 """Labelled images with their features, and their division into training and validation images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +9,15 @@ import numpy as np
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.labels import Labels, classes
-from cl.commands.inputs.listing import paths, root_of
+from cl.commands.inputs.listing import root_of
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.wording import counted
-from cl.images.folders import why_hidden
+from cl.images.folders import classes_in
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.table import similar
 from cl.shards.duplicates import copies
 
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # names of folders
-Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def read(
     val: Inputs | None,
     embedded: Callable[[Path], Features | None],
     *,
-    labels: str | PathLike[str] | None,
+    labels: File | None,
     holdout: float,
     say: Callable[[str], object],
 ) -> tuple[LabelledImages, LabelledImages, int]:
@@ -112,8 +111,8 @@ def read(
 
 def _check_classes(images: Inputs) -> None:
     """Raises ValueError if the folders in a given folder are not classes, but splits."""
-    for given in filter(Path.is_dir, paths(images)):
-        names = sorted(path.name for path in given.iterdir() if path.is_dir() and not why_hidden(path.name))
+    for given in filter(Path.is_dir, existing(images)):
+        names = [*classes_in(given)]
         if len(names) > 1 and SPLITS.issuperset(name.casefold() for name in names):
             names.sort(key=lambda name: not name.casefold().startswith("train"))
             raise ValueError(
@@ -129,15 +128,15 @@ def _labelled(
     say: Callable[[str], object],
 ) -> LabelledImages:
     """The images of inputs that have a label; at least one."""
-    inputs = paths(images)
+    inputs = existing(images)
     names, files, features, known = [], [], [], []
     for given in inputs:
-        found, root = embedded(given), root_of([given])
-        assert found is not None
-        names += found.names
-        files += [root / name for name in found.names]
-        features.append(found.features)
-        known += classes(given, found.names, table)
+        part, root = embedded(given), root_of([given])
+        assert part is not None
+        names += part.names
+        files += [root / name for name in part.names]
+        features.append(part.features)
+        known += classes(given, part.names, table)
     labelled = np.array([label is not None for label in known])
     if not labelled.any():
         these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"

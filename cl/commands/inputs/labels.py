@@ -12,9 +12,10 @@ from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.listing import TABLES, root_of
 from cl.console.wording import counted
 from cl.images import table
+from cl.images.folders import class_of
 
 SEPARATOR = ";"
-Row = tuple[list[str], str]  # the labels and the group of an image
+LabelsAndGroup = tuple[list[str], str]  # the labels and the group of an image
 
 
 class Labels:
@@ -32,35 +33,36 @@ class Labels:
         if file.suffix.lower() not in TABLES or not file.is_file():
             fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
             raise ValueError(f"{file} {fault}; give a table with columns path and label, saved as CSV UTF-8")
-        columns = table.known_columns(file, "path", "label", "group")
-        if "label" not in columns:
+        content = table.read(file, "path", "label", "group")
+        if "label" not in content.columns:
             raise ValueError(f"{file} has no column of labels; call one of its columns label")
-        self.file, self.has_groups = file, "group" in columns
-        self._rows, self._places, self._found = dict[str, Row](), dict[str, str](), dict[str, Path]()
-        groups = columns.get("group", [None] * len(columns["path"]))
-        for path, cell, group in zip(columns["path"], columns["label"], groups, strict=True):
-            if path is None:
-                continue
-            key = _key(path)
-            self._places[_key(_absolute(file.parent / path))] = key
-            labels, known = self._rows.setdefault(key, ([], group or ""))
-            if known != (group or ""):
+        self.file, self.has_groups = file, "group" in content.columns
+        self._rows, self._places, self._found = (
+            dict[str, LabelsAndGroup](),
+            dict[str, str](),
+            dict[str, Path](),
+        )
+        for row in content.rows:
+            key, group = _key(row.path), row.group or ""
+            self._places[_key(_absolute(file.parent / row.path))] = key
+            labels, known = self._rows.setdefault(key, ([], group))
+            if known != group:
                 raise ValueError(f"{file} has two rows with different groups for {key}; correct one")
-            new = [label.strip() for label in (cell or "").split(SEPARATOR)]
+            new = [label.strip() for label in (row.label or "").split(SEPARATOR)]
             labels += [label for label in dict.fromkeys(new) if label and label not in labels]
 
-    def of(self, names: Sequence[str], root: Path) -> list[Row]:
+    def of(self, names: Sequence[str], root: Path) -> list[LabelsAndGroup]:
         """The labels and the group ("" for none) of the images `root / name`.
 
         Raises:
             ValueError: a row has the name of two images.
         """
-        found = []
+        rows = []
         for name in names:
             key = self._row_of(name, root / name)
             self._found.setdefault(key, root / name)
-            found.append(self._rows.get(key, ([], "")))
-        return found
+            rows.append(self._rows.get(key, ([], "")))
+        return rows
 
     def _row_of(self, name: str, path: Path) -> str:
         """The key of an image's row, "" for none: by its name, or by its path if the name is another's."""
@@ -94,8 +96,6 @@ class Labels:
         """The error that no image asked about has a label."""
         remedy = "fill in its column label"
         if unused := self.unused():
-            if "\\" in unused[0]:
-                return table.with_backslashes(unused[0], self.file)
             remedy = f"its paths, such as {unused[0]}, must start from its folder, or from that of the images"
         return ValueError(f"none of the {images} has a label in {self.file}; {remedy}")
 
@@ -122,14 +122,18 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
         ValueError: the table is damaged, or gives an image several labels.
     """
     root = root_of([given])
-    if labels is None and given.suffix.lower() in TABLES and "label" in table.known_columns(given, "label"):
+    if (
+        labels is None
+        and given.suffix.lower() in TABLES
+        and "label" in table.read(given, "path", "label").columns
+    ):
         labels = Labels(given)
     if labels:
         rows = zip(names, labels.of(names, root), strict=True)
-        return [(_only(found, name, labels.file), group) if found else None for name, (found, group) in rows]
-    parts = [Path(name).parts[:-1] for name in names]
-    first = 0 if given.is_dir() else -1
-    return [(normalize("NFC", folders[first]), "") if folders else None for folders in parts]
+        return [(_only(own, name, labels.file), group) if own else None for name, (own, group) in rows]
+    if not given.is_dir():  # the folder that contains the image
+        names = ["/".join(Path(name).parts[-2:]) for name in names]
+    return [(label, "") if (label := class_of(name)) else None for name in names]
 
 
 def _only(labels: list[str], name: str, file: Path) -> str:
@@ -157,7 +161,7 @@ class Targets:
     remarks: list[str]
 
     @property
-    def several(self) -> bool:
+    def multilabel(self) -> bool:
         """Whether an image has several labels."""
         return bool((self.targets.sum(1) > 1).any())
 
@@ -187,13 +191,13 @@ def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
     """
     labels = Labels(file)
     rows = labels.of(names, root)
-    classes = sorted({label for found, _ in rows for label in found})
+    classes = sorted({label for own, _ in rows for label in own})
     if not classes:
         raise labels.none_of(f"{counted(len(names), 'images')} in {root}")
     column = {label: number for number, label in enumerate(classes)}
     targets = np.zeros((len(names), len(classes)), bool)
-    for row, (found, _) in zip(targets, rows, strict=True):
-        row[[column[label] for label in found]] = True
+    for row, (own, _) in zip(targets, rows, strict=True):
+        row[[column[label] for label in own]] = True
     remarks, groups = [*labels.remarks(), *table.similar(classes)], np.full(len(names), -1)
     labelled = np.flatnonzero(targets.any(1)).tolist()
     if labels.has_groups:

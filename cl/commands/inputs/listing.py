@@ -6,9 +6,8 @@ Paths in them start from their folder.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +17,6 @@ from cl.images.folders import check_name, images_below, status_of, wrong_suffix
 
 LIST, TABLES = ".txt", (".csv", ".parquet")
 OFFSET = np.dtype("<i8")
-
-
-def paths(images: "str | PathLike[str] | Iterable[str | PathLike[str]]") -> list[Path]:
-    """One path or several as a list, with `~` replaced.
-
-    Raises:
-        ValueError: there are none, or one is missing.
-    """
-    given = [images] if isinstance(images, str | PathLike) else images
-    found = [Path(path).expanduser() for path in given]
-    missing = [path for path in found if not path.exists()]
-    if missing or not found:
-        what = f"file or folder {missing[0]}" if missing else "images"
-        raise ValueError(f"no {what}; give images, a folder, a list or a table of images")
-    return found
 
 
 def root_of(inputs: Sequence[Path]) -> Path:
@@ -100,7 +84,7 @@ def _is_index(path: Path) -> bool:
 def _paths(index: Path) -> Iterator[str]:
     """The paths in a list or table."""
     if index.suffix.lower() in TABLES:
-        yield from filter(None, table.known_columns(index, "path")["path"])  # the last rows may be empty
+        yield from (row.path for row in table.read(index, "path").rows)
         return
     with index.open(encoding="utf-8-sig") as lines:
         try:
@@ -110,7 +94,7 @@ def _paths(index: Path) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ImageNames:
     """The names of the images in `inputs`, from `root_of(inputs)`; `write` stores them in `folder`."""
 
     inputs: Sequence[Path]

@@ -1,8 +1,8 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
 import json
-from collections.abc import Callable, Iterable
-from os import PathLike, fspath
+from collections.abc import Callable
+from os import fspath
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,12 @@ import pyarrow.parquet as pq
 
 from cl.commands.inputs import feature_files
 from cl.commands.inputs.feature_files import Features
+from cl.commands.inputs.paths import File
 from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
 from cl.encoders.published import is_name
 
 ROWS = 2**14  # checked at a time
-
-
-def as_paths(given: "str | PathLike[str] | Iterable[str | PathLike[str]]") -> list[Path]:
-    """One path or several as a list, with `~` replaced; they need not exist."""
-    return [Path(path).expanduser() for path in ([given] if isinstance(given, str | PathLike) else given)]
 
 
 def read(path: Path) -> Features:
@@ -29,21 +25,21 @@ def read(path: Path) -> Features:
     Raises:
         ValueError: there are no images, several vectors per image, or features that are not finite.
     """
-    found = feature_files.read(path)
-    if not found.names:
+    features = feature_files.read(path)
+    if not features.names:
         raise ValueError(f"{path} has features of no image; write another file with `cl embed`")
-    for start in range(0, len(found.names), ROWS):
-        finite = np.isfinite(found.features[start : start + ROWS]).all(1)
+    for start in range(0, len(features.names), ROWS):
+        finite = np.isfinite(features.features[start : start + ROWS]).all(1)
         if not finite.all():
-            name = found.names[start + int(finite.argmin())]
+            name = features.names[start + int(finite.argmin())]
             raise ValueError(f"the features of {name} in {path} are not finite; embed the images again")
-    return found
+    return features
 
 
 def encoder_of(
     features: Features,
     path: Path,
-    encoder: "str | PathLike[str] | Encoder",
+    encoder: "File | Encoder",
     prefix: str | None,
     say: Callable[[str], None],
 ) -> Encoder:

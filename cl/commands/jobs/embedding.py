@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cl.commands.inputs import feature_files
-from cl.commands.inputs.listing import Listing, root_of
+from cl.commands.inputs.listing import ImageNames, root_of
 from cl.data import ring
 from cl.encoders.encoder import Encoder, not_finite
 from cl.features.extraction import FEW
@@ -78,8 +78,8 @@ class EmbeddingJob:
         return self.partial / (self.partial / "identity").read_text()
 
     @property
-    def listing(self) -> Listing:
-        return Listing(self.inputs, self.folder)
+    def listing(self) -> ImageNames:
+        return ImageNames(self.inputs, self.folder)
 
     @property
     def parts(self) -> range:
@@ -110,9 +110,9 @@ class EmbeddingJob:
             The number of other files by reason.
 
         Raises:
-            ValueError: there are no images, or `Listing.write` refuses an input.
+            ValueError: there are no images, or `ImageNames.write` refuses an input.
         """
-        listing = Listing(self.inputs, self.partial / "listing")
+        listing = ImageNames(self.inputs, self.partial / "listing")
         try:
             listed, left_out = listing.write()
             if not len(listing):
@@ -123,13 +123,13 @@ class EmbeddingJob:
                 )
         except (ValueError, OSError):
             if not (self.partial / "identity").exists():  # else there are parts of an earlier run
-                shutil.rmtree(self.partial)
+                shutil.rmtree(self.partial, ignore_errors=True)
             raise
         identity = f"{listed} {self.notes} {self.part_size} {reads_heic()}"
         self._use(listing, hashlib.sha256(identity.encode()).hexdigest())
         return left_out
 
-    def _use(self, listing: Listing, identity: str) -> None:
+    def _use(self, listing: ImageNames, identity: str) -> None:
         """Move the listing into the folder named `identity`, and remove the folders of other identities."""
         for path in self.partial.iterdir():
             if path.is_dir() and path not in (listing.folder, self.partial / identity):
@@ -232,7 +232,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
             unreadable |= skipped
     write_csv(table, ["name", "reason"], unreadable.items())
     if not embedded:
-        shutil.rmtree(job.partial)  # otherwise the next run would reuse these parts
+        shutil.rmtree(job.partial, ignore_errors=True)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
     if job.map:
@@ -240,13 +240,13 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
         try:
             feature_files.add_map(file.paths[-1])
         except ValueError:
-            shutil.rmtree(job.partial)
+            shutil.rmtree(job.partial, ignore_errors=True)
             raise
     for path in (table, *file.paths):
-        with path.open("rb") as finished:
+        with path.open("r+b") as finished:
             os.fsync(finished.fileno())
         os.replace(path, job.target.parent / path.name)
-    shutil.rmtree(job.partial)
+    shutil.rmtree(job.partial, ignore_errors=True)
     return embedded, Counter(unreadable.values())
 
 

@@ -70,7 +70,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Images:
+class DescribedImages:
     """N images.
 
     features: (N, D).
@@ -105,12 +105,12 @@ def find(
             block = slice(start, start + BATCH)
             described[0, block] = copies.descriptors(small[block])
             described[1, block] = copies.descriptors(small[block, :, ::-1])
-        images = Images(features, small, *described)
+        images = DescribedImages(features, small, *described)
         calibration = calibrate(images, paths, encoder, count)
         return calibration, copies_among(images, calibration, count)
 
 
-def calibrate(images: Images, paths: Sequence[Path], encoder: Encoder, count: Count) -> Calibration:
+def calibrate(images: DescribedImages, paths: Sequence[Path], encoder: Encoder, count: Count) -> Calibration:
     """Make copies of a sample of the images; compare them with the originals, and these with each other."""
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(len(paths), min(SAMPLE, len(paths)), replace=False))
@@ -153,7 +153,9 @@ def _made_copies(
     return torch.cat(features).numpy(), np.stack(small)
 
 
-def _is_near(queries: np.ndarray, small: np.ndarray, images: Images, owner: np.ndarray) -> np.ndarray:
+def _is_near(
+    queries: np.ndarray, small: np.ndarray, images: DescribedImages, owner: np.ndarray
+) -> np.ndarray:
     """(n,): whether copies (n, D) and (n, SIDE, SIDE) have their originals among their candidates."""
     near = np.zeros(len(owner), bool)
     for rows, bank, k in (
@@ -171,14 +173,14 @@ def _shrunk(picture: Picture.Image) -> Picture.Image:
     return picture.resize((width, height), Picture.Resampling.BICUBIC)
 
 
-def copies_among(images: Images, thresholds: Calibration, count: Count) -> Pairs:
+def copies_among(images: DescribedImages, thresholds: Calibration, count: Count) -> Pairs:
     """All pairs of copies."""
-    found = [
+    candidates = [
         copies.neighbour_pairs(images.features, images.features, K, thresholds.cosine),
         copies.neighbour_pairs(images.descriptors, images.descriptors, K_PIXELS),
         copies.neighbour_pairs(images.mirrored, images.descriptors, K_PIXELS),
     ]
-    pairs = np.unique(np.concatenate(found), axis=0)
+    pairs = np.unique(np.concatenate(candidates), axis=0)
     cosines = copies.cosines_of(images.features, pairs)
     pairs, cosines = pairs[cosines >= thresholds.cosine], cosines[cosines >= thresholds.cosine]
     agreements = copies.agreement(images.small, pairs, count)

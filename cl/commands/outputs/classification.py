@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cl.console.wording import counted
-from cl.runtime.files import finished
-from cl.runtime.tables import write_csv
+from cl.runtime.tables import write_table
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
-    from cl.commands.classifiers.finetuning import Comparison
+    from cl.commands.classifiers.finetuning import FinetuningComparison
 
 COLUMNS = 20  # classes with a column each
 LINES = 12  # classes on the screen
@@ -66,14 +65,14 @@ class Classification:
     classes: list[str]
     probabilities: "ndarray"
     quality: Quality | None
-    finetuning: "Comparison | None" = None
+    finetuning: "FinetuningComparison | None" = None
 
 
 def likeliest(
-    names: list[str], classes: list[str], probabilities: "ndarray", *, several: bool
+    names: list[str], classes: list[str], probabilities: "ndarray", *, multilabel: bool
 ) -> Classification:
     """The likeliest classes of images without labels."""
-    if several:
+    if multilabel:
         predicted = joined(probabilities >= LIKELY, classes)
     else:
         predicted = [classes[number] for number in probabilities.argmax(1)]
@@ -85,49 +84,45 @@ def joined(targets: "ndarray", classes: list[str]) -> list[str]:
     return [";".join(classes[number] for number in row.nonzero()[0]) for row in targets]
 
 
-def write(to: Path, found: Classification, *, every_class: bool) -> None:
+def write(to: Path, answer: Classification, *, every_class: bool) -> None:
     """Write the predictions, whole or not at all."""
-    import pyarrow as pa  # late, so that --help answers at once
-    import pyarrow.parquet as pq
-
-    columns: dict[str, Any] = {"path": found.names}
-    if found.labels:
-        columns["label"] = found.labels
-    columns |= {"predicted": found.predicted, "probability": found.probabilities.max(1)}
-    if every_class or len(found.classes) <= COLUMNS:
-        columns |= {f"probability_{name}": found.probabilities[:, i] for i, name in enumerate(found.classes)}
-    with finished(to) as partial:
-        if to.suffix == ".parquet":
-            pq.write_table(pa.table(columns), partial)
-        else:
-            cells = (
-                column if isinstance(column, list) else map("{:.4f}".format, column)
-                for column in columns.values()
-            )
-            write_csv(partial, columns, zip(*cells, strict=True))
+    columns: dict[str, Any] = {"path": answer.names}
+    if answer.labels:
+        columns["label"] = answer.labels
+    columns |= {"predicted": answer.predicted, "probability": answer.probabilities.max(1)}
+    if every_class or len(answer.classes) <= COLUMNS:
+        columns |= {
+            f"probability_{name}": answer.probabilities[:, i] for i, name in enumerate(answer.classes)
+        }
+    if to.suffix == ".csv":
+        columns = {
+            name: column if isinstance(column, list) else [f"{number:.4f}" for number in column]
+            for name, column in columns.items()
+        }
+    write_table(to, columns)
 
 
-def summary(found: Classification) -> Iterator[str]:
+def summary(answer: Classification) -> Iterator[str]:
     """Lines of at most 80 columns: fine-tuning, the quality, and the worst classes."""
-    if found.finetuning:
-        yield _compared(found.finetuning)
-    total = f"{counted(len(found.names), 'images')}, {counted(len(found.classes), 'classes')}"
-    new = found.predicted
-    if found.labels:
-        new = [name for name, label in zip(new, found.labels, strict=True) if not label]
+    if answer.finetuning:
+        yield _compared(answer.finetuning)
+    total = f"{counted(len(answer.names), 'images')}, {counted(len(answer.classes), 'classes')}"
+    new = answer.predicted
+    if answer.labels:
+        new = [name for name, label in zip(new, answer.labels, strict=True) if not label]
     predicted = Counter(name for row in new for name in row.split(";"))
-    if found.quality is None:
+    if answer.quality is None:
         yield total
         yield f"  {_cell('class')}{'predicted':>12}"
-        shown = sorted(found.classes, key=lambda name: -predicted[name])
+        shown = sorted(answer.classes, key=lambda name: -predicted[name])
         yield from (f"  {_cell(name)}{predicted[name]:>12}" for name in shown[:LINES])
     else:
-        yield f"{total}: {found.quality.images} labelled, {len(new)} to predict"
-        yield from _measured(found.quality)
-        measure = "accuracy" if found.quality.accuracy is not None else "precision"
+        yield f"{total}: {answer.quality.images} labelled, {len(new)} to predict"
+        yield from _measured(answer.quality)
+        measure = "accuracy" if answer.quality.accuracy is not None else "precision"
         yield f"  {_cell('class, worst first')}{'labelled':>10}{measure:>12}{'predicted':>12}"
-        by_class = found.quality.by_class
-        shown = sorted(found.classes, key=lambda name: by_class[name][1])
+        by_class = answer.quality.by_class
+        shown = sorted(answer.classes, key=lambda name: by_class[name][1])
         for name in shown[:LINES]:
             count, value = by_class[name]
             yield f"  {_cell(name)}{count:>10}{value:>10.1f} %{predicted[name]:>12}"
@@ -148,13 +143,13 @@ def _measured(quality: Quality) -> Iterator[str]:
     yield f"calibration error      {after:5.1f} % ({before:.1f} % before scaling{few})"
 
 
-def _compared(found: "Comparison") -> str:
-    (frozen, tuned), (before, after) = found.log_loss, found.accuracy
-    measure = "mean average precision" if found.several else "accuracy"
-    used = "fine-tuned" if found.better else "frozen"
+def _compared(comparison: "FinetuningComparison") -> str:
+    (frozen, tuned), (before, after) = comparison.log_loss, comparison.accuracy
+    measure = "mean average precision" if comparison.multilabel else "accuracy"
+    used = "fine-tuned" if comparison.better else "frozen"
     return (
         f"the {used} encoder is used: on held-out images, fine-tuning changes\n"
-        f"the log-loss from {frozen:.3f} to {tuned:.3f} (standard error {found.error:.3f})\n"
+        f"the log-loss from {frozen:.3f} to {tuned:.3f} (standard error {comparison.error:.3f})\n"
         f"and the {measure} from {before:.1f} % to {after:.1f} %"
     )
 

@@ -1,24 +1,19 @@
-"""Tables of results, in the format that the suffix of their file names: CSV or Parquet."""
+"""The files that commands write: whether they can be written, and replace no input."""
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from cl.commands.inputs.paths import File, as_paths
 from cl.runtime.base_config import one_of
-from cl.runtime.files import finished
-from cl.runtime.tables import write_csv
 
 LONGEST = 255 - len(".00000000.partial")  # bytes of a name to which `finished` adds these
 
 
 def target_of(
-    to: "str | PathLike[str] | None",
+    to: File | None,
     *inputs: object,
     suffixes: tuple[str, ...] = (".csv", ".parquet"),
     option: str = "--to",
@@ -46,7 +41,9 @@ def check_target(path: Path, *inputs: object, option: str = "--to") -> None:
         raise ValueError(f"{option} {path}: the name has {size} bytes; choose one of at most {LONGEST}")
     if files := [folder for folder in path.parents if folder.is_file()]:
         raise ValueError(f"{option} {path}: {files[0]} is a file, not a folder; choose another path")
-    if path.exists() and any(given.exists() and given.samefile(path) for given in _paths_among(inputs)):
+    given = [each for each in inputs if isinstance(each, str | PathLike | Sequence)]
+    paths = [path for each in given for path in as_paths(each)]
+    if path.exists() and any(other.exists() and other.samefile(path) for other in paths):
         raise ValueError(f"{option} {path} would overwrite an input of the command; choose another path")
     folder = next(folder for folder in path.parents if folder.exists())
     try:
@@ -55,20 +52,3 @@ def check_target(path: Path, *inputs: object, option: str = "--to") -> None:
         raise ValueError(
             f"{option} {path}: cannot write in {folder} ({error.strerror}); choose another path"
         ) from error
-
-
-def _paths_among(inputs: Iterable[object]) -> Iterable[Path]:
-    for given in inputs:
-        for each in given if isinstance(given, list | tuple) else [given]:
-            if isinstance(each, str | PathLike):
-                yield Path(each).expanduser()
-
-
-def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows of values, whole or not at all."""
-    with finished(path) as partial:
-        if path.suffix == ".csv":
-            write_csv(partial, columns, rows)
-        else:
-            values = list(zip(*rows, strict=True)) or [()] * len(columns)
-            pq.write_table(pa.table([list(column) for column in values], names=list(columns)), partial)

@@ -16,7 +16,7 @@ NOTES = {"sha256": "abc", "transform": "{}", "folder": "/photos"}
 @pytest.fixture
 def saved(tmp_path) -> tuple[Classifier, Path]:
     rng = np.random.default_rng(0)
-    head = Head(rng.normal(size=(3, 8)).astype("f4"), rng.normal(size=3).astype("f4"), 1.7, several=True)
+    head = Head(rng.normal(size=(3, 8)).astype("f4"), rng.normal(size=3).astype("f4"), 1.7, multilabel=True)
     classifier = Classifier(head, ["wren", "é;", "robin"], NOTES)
     save(classifier, tmp_path / "classifier.safetensors")
     return classifier, tmp_path / "classifier.safetensors"

@@ -39,16 +39,18 @@ def test_the_head_is_the_solution_of_scikit_learn(width, classes) -> None:
     found = train(features, np.eye(classes, dtype=bool)[labels], named(classes))
     solution = LogisticRegression(C=found.regularisation, tol=1e-9, max_iter=10_000)
     expected = solution.fit(scaled(features, features), labels).predict_proba(scaled(new, features))
-    head = heads.Head(found.head.weights, found.head.bias, 1.0, several=False)
+    head = heads.Head(found.head.weights, found.head.bias, 1.0, multilabel=False)
     np.testing.assert_allclose(head.probabilities(new), expected, atol=1e-5)
 
 
 def test_one_head_per_label_if_images_have_several() -> None:
     features, labels = clouds(80, 4, 20, noise=1.5)
     targets = np.eye(4, dtype=bool)[labels] | np.eye(4, dtype=bool)[(labels + (np.arange(80) > 60)) % 4]
-    found = train(features, targets, named(4), several=True)
+    found = train(features, targets, named(4), multilabel=True)
     rows = scaled(features, features)
-    probabilities = heads.Head(found.head.weights, found.head.bias, 1.0, several=True).probabilities(features)
+    probabilities = heads.Head(found.head.weights, found.head.bias, 1.0, multilabel=True).probabilities(
+        features
+    )
     for column, truth in zip(probabilities.T, targets.T, strict=True):
         solution = LogisticRegression(C=found.regularisation, tol=1e-9, max_iter=10_000).fit(rows, truth)
         np.testing.assert_allclose(column, solution.predict_proba(rows)[:, 1], atol=1e-5)
@@ -127,15 +129,15 @@ def test_two_images_per_class_are_enough() -> None:
     assert (found.regularisation, found.head.temperature) == (heads.USUAL, 1)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_calibration_error_is_that_of_a_loop(several) -> None:
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_calibration_error_is_that_of_a_loop(multilabel) -> None:
     rng = np.random.default_rng(0)
     logits = 2 * rng.normal(size=(500, 3))
     targets = np.eye(3, dtype=bool)[rng.integers(3, size=500)]
-    probabilities = heads.probabilities(logits, 1.0, several=several)
+    probabilities = heads.probabilities(logits, 1.0, multilabel=multilabel)
     pairs = []
     for p, truth in zip(probabilities.tolist(), targets.tolist(), strict=True):
-        pairs += list(zip(p, truth, strict=True)) if several else [(max(p), truth[p.index(max(p))])]
+        pairs += list(zip(p, truth, strict=True)) if multilabel else [(max(p), truth[p.index(max(p))])]
     expected = 0.0
     for low in range(15):
         inside = [(p, right) for p, right in pairs if low / 15 <= p < (low + 1) / 15]
@@ -144,25 +146,27 @@ def test_calibration_error_is_that_of_a_loop(several) -> None:
                 sum(p for p, _ in inside) / len(inside) - sum(right for _, right in inside) / len(inside)
             )
             expected += 100 * gap * len(inside) / len(pairs)
-    assert calibration_error(probabilities, targets, several=several) == pytest.approx(expected, abs=1e-9)
+    assert calibration_error(probabilities, targets, multilabel=multilabel) == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_the_temperature_has_the_smallest_log_loss(several) -> None:
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_the_temperature_has_the_smallest_log_loss(multilabel) -> None:
     """Against a grid; labels drawn with probabilities of temperature 2.5 give it back."""
     rng = np.random.default_rng(0)
     logits = 5 * rng.normal(size=(4000, 3))
-    p = heads.probabilities(logits, 2.5, several=several)
-    if several:
+    p = heads.probabilities(logits, 2.5, multilabel=multilabel)
+    if multilabel:
         targets = rng.random(p.shape) < p
     else:
         targets = np.eye(3, dtype=bool)[[rng.choice(3, p=row) for row in p]]
-    found = fit_temperature(logits, targets, several=several)
+    found = fit_temperature(logits, targets, multilabel=multilabel)
 
     def loss(temperature: float) -> float:
-        q = heads.probabilities(logits, temperature, several=several)
+        q = heads.probabilities(logits, temperature, multilabel=multilabel)
         return -sum(
-            math.log(x if right else 1 - x) if several else math.log(x) * right
+            math.log(x if right else 1 - x) if multilabel else math.log(x) * right
             for row, truth in zip(q.tolist(), targets.tolist(), strict=True)
             for x, right in zip(row, truth, strict=True)
         )
@@ -174,5 +178,7 @@ def test_the_temperature_has_the_smallest_log_loss(several) -> None:
 def test_images_that_are_all_right_do_not_give_certainty() -> None:
     targets = np.eye(2, dtype=bool)[np.arange(10) % 2]
     logits = np.where(targets, 3.0, -3.0)
-    temperature = fit_temperature(logits, targets, several=False)
-    assert heads.probabilities(logits, temperature, several=False).max() == pytest.approx(21 / 22, abs=1e-3)
+    temperature = fit_temperature(logits, targets, multilabel=False)
+    assert heads.probabilities(logits, temperature, multilabel=False).max() == pytest.approx(
+        21 / 22, abs=1e-3
+    )

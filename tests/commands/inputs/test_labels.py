@@ -67,7 +67,7 @@ def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
     )
     assert found.classes == ["robin", "wren"]
     np.testing.assert_array_equal(found.targets, [[1, 1], [0, 0], [0, 1], [0, 0]])
-    assert found.several
+    assert found.multilabel
     assert found.groups is not None
     assert found.groups.tolist() == [0, -1, 1, -1]
 
@@ -97,7 +97,7 @@ def test_groups_and_labels_of_some_images(tmp_path) -> None:
     assert "2 groups" in found.remarks[0]
     part = found.of(["b/1.jpg", "a/2.jpg"])
     assert part.targets.tolist() == [[False, True], [False, False]]
-    assert not part.several
+    assert not part.multilabel
 
 
 def test_images_of_a_group_and_equal_files_are_held_out_together(tmp_path) -> None:

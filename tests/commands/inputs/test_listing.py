@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cl.commands.inputs.listing import Listing, images_in, paths, root_of
+from cl.commands.inputs.listing import ImageNames, images_in, root_of
+from cl.commands.inputs.paths import existing
 from cl.images import folders
 from cl.images.folders import images_below
 from tests.support.pictures import picture_file
@@ -41,7 +42,7 @@ def tree(tmp_path):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("run", [1, 2, 3, 100])
 def test_names_are_sorted_however_many_fit_into_memory(tree, tmp_path, monkeypatch, run) -> None:
     monkeypatch.setattr(folders, "RUN", run)
-    found = Listing([tree], tmp_path / "work")
+    found = ImageNames([tree], tmp_path / "work")
     _, left_out = found.write()
     others = Counter[str]()
     names = [name for name, _ in images_below(tree, "", others)]
@@ -55,11 +56,11 @@ def test_names_are_sorted_however_many_fit_into_memory(tree, tmp_path, monkeypat
 
 
 def test_the_hash_changes_with_the_images_and_not_with_their_place(tree, tmp_path, monkeypatch) -> None:
-    found = Listing([tree], tmp_path / "work")
+    found = ImageNames([tree], tmp_path / "work")
     first, _ = found.write()
     monkeypatch.chdir(tree)
-    assert Listing([tree.relative_to(tree)], tmp_path / "other").write()[0] == first
-    assert Listing([tree], tmp_path / "other").names(0, 9) == found.names(0, 9)
+    assert ImageNames([tree.relative_to(tree)], tmp_path / "other").write()[0] == first
+    assert ImageNames([tree], tmp_path / "other").names(0, 9) == found.names(0, 9)
     os.utime(tree / "b.jpg", ns=(0, 0))
     second, _ = found.write()
     (tree / "b.jpg").rename(tree / "c.jpg")
@@ -68,7 +69,7 @@ def test_the_hash_changes_with_the_images_and_not_with_their_place(tree, tmp_pat
 
 
 def names_of(*inputs: Path) -> list[str]:
-    return [name for name, _ in images_in(paths(inputs), Counter())]
+    return [name for name, _ in images_in(existing(inputs), Counter())]
 
 
 def test_files_folders_lists_and_tables_name_the_same_images(tree, monkeypatch) -> None:
@@ -121,7 +122,7 @@ def test_inputs_that_name_no_images_are_refused(tmp_path) -> None:
 def test_a_name_with_a_line_break_is_refused(tree, tmp_path) -> None:
     (tree / "two\nlines.jpg").touch()
     with pytest.raises(ValueError, match=r"the name '.*two\\nlines.jpg' contains a line break; rename it"):
-        Listing([tree], tmp_path / "work").write()
+        ImageNames([tree], tmp_path / "work").write()
 
 
 def test_links_into_a_folder_without_permission_are_listed() -> None:
@@ -143,6 +144,6 @@ def test_links_into_a_folder_without_permission_are_listed() -> None:
 def list_unprivileged(root: Path) -> None:
     if os.geteuid() == 0:
         os.seteuid(65534)
-    listed = Listing([root / "images"], root / "work")
+    listed = ImageNames([root / "images"], root / "work")
     listed.write()
     assert listed.names(0, 1) == ["1.jpg"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cl.commands.outputs.tables import target_of, write_table
+from cl.commands.outputs.tables import target_of
 
 
 def test_targets_that_cannot_be_written_are_refused_and_home_is_found(tmp_path, monkeypatch) -> None:
@@ -15,16 +15,3 @@ def test_targets_that_cannot_be_written_are_refused_and_home_is_found(tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert target_of("~/x.csv") == tmp_path / "x.csv"
-
-
-def test_two_writers_of_a_file_do_not_mix(tmp_path) -> None:
-    """The second begins and ends while the first is writing."""
-
-    def rows():  # type: ignore[no-untyped-def]
-        yield ("first",)
-        write_table(tmp_path / "x.csv", ("a",), [("second",)])
-        yield ("last",)
-
-    write_table(tmp_path / "x.csv", ("a",), rows())
-    assert (tmp_path / "x.csv").read_text() == "a\nfirst\nlast\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
