@@ -32,9 +32,10 @@ from cl.data.augment import augment
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
+from cl.images import photographs
+from cl.images.image import Image, Splits
 from cl.shards import writing
-from cl.sources import Image, Splits, Storage
-from cl.sources._shared import photographs
+from cl.sources import Storage
 from pipeline.support.locations import transform
 
 ROOT = Path(__file__).parent.parent

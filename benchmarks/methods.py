@@ -16,7 +16,6 @@ from statistics import fmean
 from benchmarks import rows
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
-from cl.report.intervals import mean_and_deviation
 from pipeline import compatibility
 from pipeline.support import provenance
 from pipeline.support.composition import write
@@ -87,9 +86,9 @@ def table(found: list[dict[str, str]]) -> str:
     lines = ["| method | loss | kNN top-1 | gain | seeds |", "|---" * 5 + "|"]
     for (method, loss), by_seed in ordered:
         gains = [value - start[seed] for seed, value in by_seed.items()]
-        knn = mean_and_deviation(list(by_seed.values()))
-        lines.append(f"| {method} | {loss} | {knn} | {mean_and_deviation(gains)} | {len(by_seed)} |")
-    lines.append(f"| random encoder | | {mean_and_deviation(list(start.values()))} | | {len(start)} |")
+        knn = rows.mean_and_deviation(list(by_seed.values()))
+        lines.append(f"| {method} | {loss} | {knn} | {rows.mean_and_deviation(gains)} | {len(by_seed)} |")
+    lines.append(f"| random encoder | | {rows.mean_and_deviation(list(start.values()))} | | {len(start)} |")
     return "\n".join(lines)
 
 

@@ -15,7 +15,6 @@ from benchmarks import rows
 from benchmarks.methods import commit
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
-from cl.report.intervals import mean_and_deviation
 from pipeline.support.composition import write
 
 FILE = Path("docs/results/photos.csv")
@@ -90,7 +89,7 @@ def table(found: list[dict[str, str]]) -> str:
     for title, metric in MEASURES.items():
         names = [prefix + metric for prefix in ENCODERS.values()]
         names.append(f"random_{metric.removesuffix('_top1')}_scratch_top1")
-        cells = [mean_and_deviation(values[name]) if name in values else "" for name in names]
+        cells = [rows.mean_and_deviation(values[name]) if name in values else "" for name in names]
         lines.append(f"| {' | '.join([title, *cells])} |")
     return "\n".join(lines)
 

@@ -16,9 +16,10 @@ from PIL import Image as Picture
 from cl.data.cache import Cache
 from cl.data.order import CHUNK, epoch_order
 from cl.data.reader import Reader
+from cl.images.image import Image, Splits
 from cl.shards import writing
 from cl.shards.team import Team
-from cl.sources import Image, Splits, Storage
+from cl.sources import Storage
 
 BATCH, AHEAD = 256, 8  # images, batches
 

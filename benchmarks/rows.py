@@ -4,6 +4,8 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from cl.statistics import Estimate, mean_and_sd
+
 
 def read(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Read the rows; an empty list if the file does not exist.
@@ -32,3 +34,8 @@ def append(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]])
         if text and not text.endswith("\n"):
             opened.write("\n")
         csv.writer(opened, lineterminator="\n").writerows([*([] if text else [columns]), *rows])
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """The mean, with ± the standard deviation if there are several values."""
+    return Estimate(*mean_and_sd(values), len(values)).number

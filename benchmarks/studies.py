@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from scipy.special import nctdtr, stdtr, stdtrit
 
 from cl.report.charts import Chart
-from cl.report.intervals import Interval, interval_of_mean, mean_and_sd
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
+from cl.statistics import Interval, interval_of_mean, mean_and_sd
 
 UNDECIDED = "undecided"
 LEVEL, POWER, MOST_SEEDS = 0.05, 0.8, 999

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from cl.commands.evaluate import evaluate
     from cl.commands.export import export
     from cl.commands.search import search
+    from cl.encoders.encoder import Encoder
     from cl.features.scores import knn_accuracy, linear_probe
-    from cl.hub.encoder import Encoder
     from cl.losses._modules import (
         BarlowTwinsLoss,
         CosineLoss,
@@ -132,6 +132,6 @@ def load(
         ValueError: the file is missing or damaged, or does not hold exactly one network of a known
             architecture with finite weights.
     """
-    from cl.hub import encoder  # late: torch takes seconds to import
+    from cl.encoders import encoder  # late: torch takes seconds to import
 
     return encoder.load(fspath(file), prefix).to(device or "cpu")

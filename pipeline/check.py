@@ -10,8 +10,8 @@ from dvc_data.hashfile.hash_info import HashInfo
 
 from cl.config.rules import check_data
 from cl.console import launch
+from cl.images import folders
 from cl.runtime.stores import is_url
-from cl.sources._shared import trees
 from pipeline.support import command, locations
 
 CHECKED = Path("data/checked.txt")  # `prepare` runs again if it changes
@@ -34,7 +34,7 @@ def main() -> None:
         dataset.check_present(raw)
         if folder and not is_url(folder):
             table = locations.table_sha256(dataset)
-            _write(f"{PASSED}{dataset.kind}: {trees.summary(folder)}, table {table}\n")
+            _write(f"{PASSED}{dataset.kind}: {folders.summary(folder)}, table {table}\n")
     except ValueError:
         _write(_of_last_run())
         if _shards_must_be_prepared():

@@ -7,8 +7,8 @@ import click
 import numpy as np
 
 from cl.config import Params
+from cl.encoders import foreign
 from cl.evaluations import Encoder
-from cl.hub import foreign
 from cl.networks import backbones
 from cl.networks.backbones import Colours
 from cl.runtime.tensor_files import below, load_tensors
@@ -83,7 +83,7 @@ def load_foreign(
         normalisation: their mean and standard deviation; a line is printed if the file records others.
 
     Raises:
-        ValueError: `cl.hub.foreign.load` refuses the file, or the encoder does not take images of this size.
+        ValueError: `foreign.load` refuses the file, or the encoder does not take images of this size.
     """
     encoder = foreign.load(file, prefix)
     backbones.check_size(f"{file}, a {encoder.config.title},", encoder.network, crop, "dataset.crop")

@@ -10,13 +10,15 @@ import torch.distributed as dist
 from cl.console.progress import Progress
 from cl.console.reasons import grouped, lines
 from cl.console.wording import counted
+from cl.images.decoding import NO_HEIC
+from cl.images.image import Splits
 from cl.runtime.cores import share_of_cores
+from cl.runtime.files import exclusive_with_children
 from cl.runtime.registry import module_of
 from cl.shards import scenes, writing
-from cl.shards.images import NO_HEIC
 from cl.shards.manifest import Manifest
 from cl.shards.team import Team
-from cl.sources import Source, Splits, check_labels
+from cl.sources import Source, check_labels
 from pipeline.support import command, locations, outputs, provenance
 
 A_COPY = "a copy of another image"
@@ -40,7 +42,7 @@ def main() -> None:
         return
 
     with (
-        writing.exclusive(locations.SHARDS.parent),
+        exclusive_with_children(locations.SHARDS.parent),
         command.results("prepare", folder=False) as results,
         outputs.published(locations.SHARDS, resumable=True) as shards_folder,
         outputs.published(locations.SCENES) as scenes_folder,

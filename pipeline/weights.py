@@ -7,7 +7,7 @@ from dvc.repo import Repo
 from dvc_data.hashfile.hash_info import HashInfo
 
 from cl.config import Init
-from cl.hub import foreign, published
+from cl.encoders import foreign, published
 from cl.runtime.tensor_files import licence, load_tensors
 from cl.training import start
 from cl.training.start import Start

@@ -21,42 +21,48 @@ FILES = {
 MAY_IMPORT = {
     "cl.runtime": "",
     "cl.console": "cl.runtime",
+    "cl.images": "cl.console cl.runtime",
     "cl.objective": "cl.runtime",
     "cl.networks": "cl.runtime",
-    "cl.report": "cl.runtime",
-    "cl.sources": "cl.console cl.runtime",
-    "cl.shards": "cl.console cl.runtime cl.sources",
+    "cl.statistics": "cl.console cl.runtime",
+    "cl.report": "cl.runtime cl.statistics",
+    "cl.sources": "cl.console cl.images cl.runtime",
+    "cl.shards": "cl.console cl.images cl.runtime cl.sources",
     "cl.losses": "cl.networks cl.objective cl.runtime",
     "cl.methods": "cl.networks cl.objective cl.runtime",
-    "cl.data": "cl.objective cl.runtime cl.shards",
+    "cl.data": "cl.images cl.objective cl.runtime cl.shards",
     "cl.features": "cl.console cl.data cl.runtime",
+    "cl.encoders": "cl.console cl.data cl.networks cl.runtime",
     "cl.training": "cl.console cl.data cl.networks cl.objective cl.runtime",
     "cl.pretraining": (
-        "cl.console cl.data cl.features cl.methods cl.networks cl.objective cl.runtime cl.training"
+        "cl.console cl.data cl.features cl.methods cl.networks cl.objective cl.runtime cl.statistics "
+        "cl.training"
     ),
-    "cl.evaluations": "cl.console cl.data cl.features cl.networks cl.objective cl.runtime cl.training",
-    "cl.detection": "cl.console cl.data cl.networks cl.runtime cl.shards cl.training",
-    "cl.hub": "cl.console cl.data cl.features cl.networks cl.runtime cl.shards cl.sources",
+    "cl.evaluations": (
+        "cl.console cl.data cl.features cl.networks cl.objective cl.runtime cl.statistics cl.training"
+    ),
+    "cl.detection": "cl.console cl.data cl.images cl.networks cl.runtime cl.shards cl.training",
     "cl.analyses": (
         "cl.console cl.data cl.evaluations cl.features cl.losses cl.methods cl.objective "
-        "cl.pretraining cl.report cl.runtime"
+        "cl.pretraining cl.report cl.runtime cl.statistics"
     ),
     "cl.config": (
         "cl.data cl.detection cl.evaluations cl.losses cl.methods cl.networks cl.objective cl.pretraining "
         "cl.runtime cl.sources cl.training"
     ),
     "cl.commands": (
-        "cl.console cl.data cl.evaluations cl.features cl.hub cl.networks cl.report cl.runtime cl.sources"
+        "cl.console cl.data cl.encoders cl.evaluations cl.features cl.images cl.networks cl.runtime "
+        "cl.shards cl.statistics"
     ),
-    "cl": "cl.commands cl.features cl.hub cl.losses",
+    "cl": "cl.commands cl.encoders cl.features cl.losses",
     "pipeline.support": (
-        "cl.config cl.console cl.data cl.detection cl.evaluations cl.hub cl.methods cl.networks "
-        "cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.training"
+        "cl.config cl.console cl.data cl.detection cl.encoders cl.evaluations cl.methods cl.networks "
+        "cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.statistics cl.training"
     ),
     "pipeline": (
-        "cl cl.analyses cl.config cl.console cl.data cl.evaluations cl.features cl.hub cl.methods "
-        "cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.shards cl.sources cl.training "
-        "pipeline.support"
+        "cl cl.analyses cl.config cl.console cl.data cl.encoders cl.evaluations cl.features cl.images "
+        "cl.methods cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.shards cl.sources "
+        "cl.training pipeline.support"
     ),
 }
 

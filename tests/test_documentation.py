@@ -11,7 +11,7 @@ from click import Context
 from PIL import Image
 
 from cl import commands, config
-from cl.hub.encoder import Encoder
+from cl.encoders.encoder import Encoder
 from tests.support import documentation
 from tests.support.documentation import DOCS, PAGES, after
 from tests.support.pictures import picture_file

@@ -22,6 +22,20 @@ from tests.support.resnets import save_encoder
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+WITHOUT_FCNTL = """
+import sys
+sys.modules["fcntl"] = None  # importing it fails
+import torch, cl
+cl.DCLLoss()(*torch.randn(2, 4, 8))
+encoder, labels = cl.load("encoder.safetensors"), "images/labels.csv"
+cl.embed("images", encoder=encoder, to="features.parquet")
+cl.search("features.parquet", "images/3.jpg", encoder=encoder)
+cl.duplicates("features.parquet", encoder=encoder)
+cl.classify(labels, "images", encoder=encoder)
+cl.evaluate(encoder, train=labels, k=2)
+cl.compare(encoder, encoder, train=labels, k=2)
+cl.export("torchvision", encoder="encoder.safetensors")
+"""
 COMPOSE = """
 import sys
 from pathlib import Path
@@ -155,6 +169,18 @@ def test_dvc_composes_with_the_project_of_its_plugins(tmp_path) -> None:
     module, mistake = result.stdout.splitlines() or [result.stderr, ""]
     assert module == str(copy / "cl/__init__.py")
     assert mistake.startswith("loss=dclx does not exist; did you mean dcl?")
+
+
+def test_without_fcntl_losses_and_commands_run(tmp_path) -> None:
+    """As on Windows."""
+    rows = []
+    for number in range(12):
+        picture_file(tmp_path / f"images/{number}.jpg", number)
+        rows.append((f"{number}.jpg", "ab"[number % 2]))
+    write_csv(tmp_path / "images/labels.csv", ["path", "label"], rows)
+    save_encoder(tmp_path / "encoder.safetensors")
+    result = python(tmp_path, "-c", WITHOUT_FCNTL)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow

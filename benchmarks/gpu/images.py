@@ -9,10 +9,11 @@ from sklearn.datasets import load_sample_images
 
 from cl.config import Params
 from cl.data.reader import Reader
+from cl.images.image import Image, Splits, raw_images
 from cl.runtime.cores import cores
 from cl.shards import writing
 from cl.shards.team import Team
-from cl.sources import Image, Splits, Storage, raw_images
+from cl.sources import Storage
 
 
 def photographs(folder: Path, count: int) -> list[Image]:

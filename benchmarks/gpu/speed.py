@@ -25,13 +25,13 @@ from cl.data.device_crops import DeviceTrainSet, resident
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import ToDevice
+from cl.images.image import Image
 from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.runtime.cores import cores
 from cl.runtime.machine import Machine
-from cl.sources import Image
 from pipeline.support.locations import transform
 
 CROPPING = 5.0  # seconds at most

@@ -11,9 +11,9 @@ from cl.analyses import AnalysisConfig, Context
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.evaluations import labels_of
-from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit, extract
 from cl.features.knn import nearest
+from cl.features.pictures import Captioned, write_rows
 from cl.runtime.metric_info import MetricInfo
 
 

@@ -2,10 +2,9 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,28 +13,37 @@ from click.core import ParameterSource
 
 from cl.commands import ENCODER, encoder_options, size_options
 from cl.commands.embed import embed
+from cl.commands.inputs.paths import File, Inputs, existing
+from cl.commands.outputs.classification import (
+    COLUMNS,
+    Classification,
+    Quality,
+    joined,
+    likeliest,
+    summary,
+    write,
+)
 from cl.console.command import entry_point, progress
-from cl.hub.classification import COLUMNS, Classification, Quality, joined, likeliest, summary, write
 
 if TYPE_CHECKING:
-    from cl.features.classifier import Trained
-    from cl.hub.classifier_file import Classifier
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
-    from cl.hub.labels import Targets
+    from cl.commands.classifiers.file import Classifier
+    from cl.commands.classifiers.heads import Trained
+    from cl.commands.inputs.feature_files import Features
+    from cl.commands.inputs.labels import Targets
+    from cl.encoders.encoder import Encoder
 
 FILE = ".safetensors"
 
 
 def classify(
-    labels: "str | PathLike[str] | None" = None,
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
+    labels: File | None = None,
+    images: Inputs | None = None,
     *,
-    encoder: "str | PathLike[str] | Encoder | None" = None,
-    features: "str | PathLike[str] | None" = None,
-    classifier: "str | PathLike[str] | None" = None,
-    to: "str | PathLike[str] | None" = None,
-    save: "str | PathLike[str] | None" = None,
+    encoder: "File | Encoder | None" = None,
+    features: File | None = None,
+    classifier: File | None = None,
+    to: File | None = None,
+    save: File | None = None,
     every_class: bool = False,
     finetune: bool = False,
     prefix: str | None = None,
@@ -66,9 +74,9 @@ def classify(
         ValueError: an input is missing, damaged or of another encoder; there is only one class, or one with a
             single image; no image has a label; features are not finite.
     """
-    from cl.hub import classifier_file
-    from cl.hub import encoder as encoders
-    from cl.hub.result_tables import target_of
+    from cl.commands.classifiers import file as classifier_file
+    from cl.commands.outputs.tables import target_of
+    from cl.encoders import encoder as encoders
 
     table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
     written = target_of(to, labels, images, features, classifier, encoder)
@@ -107,7 +115,7 @@ def classify(
 
 
 def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> None:
-    from cl.hub import classifier_file
+    from cl.commands.classifiers import file as classifier_file
 
     if bool(labels) == bool(classifier):
         raise ValueError(
@@ -131,8 +139,8 @@ def encoder_beside(classifier: Path) -> Path:
 
 def _check_finetuning(labels: Path | None, features: Any) -> None:
     if not labels or features:
-        found = "--features" if features else "--classifier"
-        raise ValueError(f"--finetune trains on --images with --labels, found {found}; leave out one of them")
+        other = "--features" if features else "--classifier"
+        raise ValueError(f"--finetune trains on --images with --labels, found {other}; leave out one of them")
 
 
 @dataclass(frozen=True)
@@ -152,15 +160,15 @@ class _Source:
 
 
 def _from_file(path: Path, *of_images: Any) -> _Source:
-    from cl.hub import matching
+    from cl.commands.inputs import matching
 
     if any(of_images):
         raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
-    found = matching.read(path)
-    name, rows = Counter(found.names).most_common(1)[0]
+    embedded = matching.read(path)
+    name, rows = Counter(embedded.names).most_common(1)[0]
     if rows > 1:
         raise ValueError(f"{path} has {rows} rows of {name}; keep one for each image")
-    return _Source(found.names, Path(found.notes.get("folder", "")), found.notes, lambda: found)
+    return _Source(embedded.names, Path(embedded.notes.get("folder", "")), embedded.notes, lambda: embedded)
 
 
 def _from_images(
@@ -171,11 +179,11 @@ def _from_images(
     crop: int | None,
     used: "Classifier | None",
 ) -> _Source:
+    from cl.commands.inputs import listing
     from cl.data.transform import Transform
-    from cl.hub import listing
-    from cl.hub.encoder import opened, with_size
+    from cl.encoders.encoder import opened, with_size
 
-    inputs = listing.paths(images)
+    inputs = existing(images)
     names = [name for name, _ in listing.images_in(inputs, Counter())]
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
@@ -191,82 +199,83 @@ def _from_images(
 
 def _classified(used: "Classifier", file: Path, source: _Source) -> Classification:
     """The classes by a saved classifier."""
-    from cl.hub.matching import transform_of
+    from cl.commands.inputs.matching import transform_of
 
     used.check(source.notes, file)  # before the images are embedded
-    found, say = source.features(), progress("classify").say
-    assert found
-    used.check(found.notes, file, width=found.features.shape[1])
-    if "sha256" not in found.notes:
+    embedded, say = source.features(), progress("classify").say
+    assert embedded
+    used.check(embedded.notes, file, width=embedded.features.shape[1])
+    if "sha256" not in embedded.notes:
         say(f"the features do not record their encoder; make sure that it is that of {file}")
     if "sha256" not in used.encoder:
-        given = transform_of(found)
-        size = f", with resize={given.resize} and crop={given.crop}" if "transform" in found.notes else ""
+        given = transform_of(embedded)
+        size = f", with resize={given.resize} and crop={given.crop}" if "transform" in embedded.notes else ""
         say(f"{file} does not record its encoder; make sure that the features are from the same one{size}")
-    probabilities = used.head.probabilities(found.features)
-    return likeliest(found.names, used.classes, probabilities, several=used.head.several)
+    probabilities = used.head.probabilities(embedded.features)
+    return likeliest(embedded.names, used.classes, probabilities, multilabel=used.head.multilabel)
 
 
 def _trained(
     table: Path, source: _Source, *, finetune: bool
 ) -> "tuple[Classification, Classifier, Encoder | None]":
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
+    from cl.commands.classifiers import file as classifier_file
+    from cl.commands.classifiers.finetuning import finetuned_if_better
+    from cl.commands.classifiers.heads import folds_of, train
+    from cl.commands.inputs.labels import read_targets
     from cl.data.transform import Transform
-    from cl.features.classifier import folds_of, train
-    from cl.hub import classifier_file
-    from cl.hub.finetuning import finetuned_if_better
-    from cl.hub.labels import read_targets
 
     labels, show = read_targets(table, source.names, source.root), progress("classify")
     for remark in labels.remarks:
         show.say(remark)
     known = labels.labelled()
     folds_of(known.targets, known.classes, known.groups)  # raises ValueError before the images are embedded
-    found = source.features()
-    assert found
-    labels = labels.of(found.names)
+    embedded = source.features()
+    assert embedded
+    labels = labels.of(embedded.names)
     known, labelled = labels.labelled(), labels.targets.any(1)
-    rows = found.features[labelled]
+    rows = embedded.features[labelled]
     with show.count(len(rows), "labelled images") as report:
         trained = train(
-            rows, known.targets, known.classes, known.groups, several=known.several, report=report
+            rows, known.targets, known.classes, known.groups, multilabel=known.multilabel, report=report
         )
     comparison = better = None
     if finetune:
         assert source.encoder
         encoder = copy.copy(source.encoder)
-        encoder.transform = Transform.model_validate_json(found.notes["transform"])
+        encoder.transform = Transform.model_validate_json(embedded.notes["transform"])
         files = [source.root / name for name in known.names]
         comparison, tuned = finetuned_if_better(encoder, files, rows, known, trained.head, show)
         if tuned:
             better, trained = tuned
-            found = source.features(encoder=better, resize=None, crop=None)  # it records the size of images
-            assert found
-    probabilities = trained.head.probabilities(found.features)
+            # The encoder records the size of its images.
+            embedded = source.features(encoder=better, resize=None, crop=None)
+            assert embedded
+    probabilities = trained.head.probabilities(embedded.features)
     probabilities[labelled] = trained.calibrated
     answer = replace(
-        likeliest(found.names, labels.classes, probabilities, several=labels.several),
+        likeliest(embedded.names, labels.classes, probabilities, multilabel=labels.multilabel),
         labels=joined(labels.targets, labels.classes),
         quality=_quality(trained, known),
         finetuning=comparison,
     )
-    notes = {name: note for name, note in found.notes.items() if name in ("sha256", "transform")}
+    notes = {name: note for name, note in embedded.notes.items() if name in ("sha256", "transform")}
     return answer, classifier_file.Classifier(trained.head, labels.classes, notes), better
 
 
 def _quality(trained: "Trained", labels: "Targets") -> Quality:
     import numpy as np
 
-    from cl.evaluations._shared.shares import independent
-    from cl.features.classifier import average_precisions, calibration_error
-    from cl.report.intervals import interval
+    from cl.commands.classifiers.heads import average_precisions, calibration_error
+    from cl.statistics import independent, interval
 
-    targets, groups, several, counts = labels.targets, labels.groups, labels.several, labels.targets.sum(0)
+    targets, groups, multilabel = labels.targets, labels.groups, labels.multilabel
+    counts = targets.sum(0)
     before, after = (
-        calibration_error(each, targets, several=several) for each in (trained.raw, trained.calibrated)
+        calibration_error(each, targets, multilabel=multilabel) for each in (trained.raw, trained.calibrated)
     )
     accuracy = within = mean_precision = None
-    if several:
+    if multilabel:
         by_class = average_precisions(trained.calibrated, targets)
         mean_precision = float(by_class.mean())
     else:
@@ -321,13 +330,13 @@ def command(**options: Any) -> None:
     context = click.get_current_context()
     if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
         options["encoder"] = None
-    found = classify(**options)
-    for line in summary(found):
+    answer = classify(**options)
+    for line in summary(answer):
         click.echo(line)
     for option in ("to", "save"):
         if options[option]:
             click.echo(f"wrote {options[option]}")
-    if found.finetuning and found.finetuning.better:
+    if answer.finetuning and answer.finetuning.better:
         if options["save"]:
             click.echo(
                 f"wrote {encoder_beside(Path(options['save']))}: give it as --encoder with this classifier"

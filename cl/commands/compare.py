@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -12,15 +12,16 @@ import click
 
 from cl.commands import labelled_options, size_options
 from cl.commands.embed import embed
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
+    from cl.commands.inputs.feature_files import Features
+    from cl.commands.inputs.labelled import LabelledImages
     from cl.console.progress import Count
-    from cl.features.paired import Comparison
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
-    from cl.hub.labelled import LabelledImages
+    from cl.encoders.encoder import Encoder
+    from cl.statistics import PairedComparison
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class EncoderComparison:
     near_copies: validation images that nearly are training images; they were not left out.
     """
 
-    result: "Comparison"
+    result: "PairedComparison"
     train_images: int
     val_images: int
     classes: int
@@ -42,15 +43,15 @@ class EncoderComparison:
 
 
 def compare(
-    a: "str | PathLike[str] | Encoder",
-    b: "str | PathLike[str] | Encoder",
+    a: "File | Encoder",
+    b: "File | Encoder",
     *,
-    train: "str | PathLike[str] | Sequence[str | PathLike[str]]",
-    val: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
-    labels: "str | PathLike[str] | None" = None,
+    train: Inputs,
+    val: Inputs | None = None,
+    labels: File | None = None,
     holdout: float = 0.2,
     k: int = 20,
-    to: "str | PathLike[str] | None" = None,
+    to: File | None = None,
     resize: int | None = None,
     crop: int | None = None,
 ) -> EncoderComparison:
@@ -65,7 +66,7 @@ def compare(
         a, b: files or names that `cl.load` takes, or what it returned.
         train, val, labels, holdout: as in `evaluate`.
         k: number of neighbours; all training images if there are fewer.
-        to: a .csv or .parquet file to write, with the fields of `cl.features.paired.Row` as columns.
+        to: a .csv or .parquet file to write, with the fields of `cl.MeasureDifference` as columns.
         resize, crop: as in `embed`, for an encoder whose file records no transform.
 
     Raises:
@@ -74,17 +75,17 @@ def compare(
     """
     import numpy as np
 
-    from cl.features import paired
+    from cl.commands.inputs import labelled
+    from cl.commands.inputs.held_together import held_together
+    from cl.commands.outputs.tables import target_of
     from cl.features.correctness import check, correctness
-    from cl.hub import labelled
-    from cl.hub.held_together import held_together
-    from cl.hub.listing import paths
-    from cl.hub.result_tables import target_of, write_table
+    from cl.runtime.tables import columns_of, write_table
+    from cl.statistics import MeasureDifference, judge
 
     target, show = target_of(to, a, b, train, val, labels), progress("compare")
     for images in (train, val):
         if images is not None:
-            paths(images)  # raises ValueError before the encoders are read
+            existing(images)  # raises ValueError before the encoders are read
     pair = [_load(given, letter, resize, crop) for given, letter in ((a, "A"), (b, "B"))]
     if (resize or crop) and all(each.encoder.records_size for each in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
@@ -95,9 +96,9 @@ def compare(
     for each, train_rows, val_rows in zip(pair, x, y, strict=True):
         check(train_rows, val_rows, each.name)
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
-    result = paired.judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
+    result = judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
     if target:
-        write_table(target, [field.name for field in fields(paired.Row)], map(astuple, result.rows))
+        write_table(target, columns_of(MeasureDifference, result.rows))
     return EncoderComparison(
         result,
         train_images=len(bank),
@@ -118,10 +119,8 @@ class _Loaded:
     crop: int | None
 
 
-def _load(
-    given: "str | PathLike[str] | Encoder", letter: str, resize: int | None, crop: int | None
-) -> _Loaded:
-    from cl.hub.encoder import opened
+def _load(given: "File | Encoder", letter: str, resize: int | None, crop: int | None) -> _Loaded:
+    from cl.encoders.encoder import opened
 
     name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
     encoder = copy.copy(opened(given))
@@ -132,10 +131,10 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
     """The features of images by both encoders, (N, D_A + D_B)."""
     import numpy as np
 
+    from cl.commands.inputs.feature_files import Features
     from cl.data.transform import Transform
-    from cl.hub.feature_files import Features
 
-    found = []
+    both = []
     for each in pair:
         try:
             features = embed(images, encoder=each.encoder, resize=each.resize, crop=each.crop)
@@ -143,8 +142,8 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
             raise ValueError(f"{each.name}: {error}") from error
         assert features
         each.encoder.transform = Transform.model_validate_json(features.notes["transform"])
-        found.append(features)
-    a, b = found
+        both.append(features)
+    a, b = both
     assert a.names == b.names  # images are decoded in the same way for both
     return Features(a.names, np.concatenate([a.features, b.features], axis=1))
 
@@ -152,10 +151,10 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
 def _near_copies(
     bank: "LabelledImages", queries: "LabelledImages", encoder: "Encoder", count: "Count"
 ) -> int:
-    """How many validation images show the same as a training image (`cl.hub.near_duplicates`)."""
+    """How many validation images show the same as a training image (`cl.commands.jobs.near_duplicates`)."""
     import numpy as np
 
-    from cl.hub import near_duplicates
+    from cl.commands.jobs import near_duplicates
 
     rows = [images.features[:, : encoder.width] for images in (bank, queries)]
     pairs = near_duplicates.find(np.concatenate(rows), [*bank.files, *queries.files], encoder, count)[1]
@@ -179,23 +178,23 @@ def command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
     verdict is whether the 95 % interval of the mean of all measures excludes 0. Equal encoders are called
     different in 5 of 100 comparisons.
     """
-    found = compare(a, b, val=val or None, **options)
-    images, rows = found.val_images + found.copies, found.result.rows
+    comparison = compare(a, b, val=val or None, **options)
+    images, rows = comparison.val_images + comparison.copies, comparison.result.rows
     parts = {
-        "training images": found.train_images,
-        "validation images": found.val_images,
-        "classes": found.classes,
+        "training images": comparison.train_images,
+        "validation images": comparison.val_images,
+        "classes": comparison.classes,
     }
     click.echo(", ".join(counted(number, things) for things, number in parts.items()))
     click.echo(
-        f"validation images that are also training images: {_share(found.copies, images)}, left out; "
-        f"nearly: {_share(found.near_copies, images)}, not left out"
+        f"validation images that are also training images: {_share(comparison.copies, images)}, left out; "
+        f"nearly: {_share(comparison.near_copies, images)}, not left out"
     )
     click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
     for row in rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"
         click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
-    click.echo(found.result.sentence())
+    click.echo(comparison.result.sentence())
 
 
 def _share(images: int, of: int) -> str:

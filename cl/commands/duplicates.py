@@ -1,21 +1,21 @@
 """duplicates: groups of images that are copies of each other."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
-from os import PathLike
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cl.commands import ENCODER, encoder_options
+from cl.commands.inputs.paths import File, Inputs, as_paths
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
-    from cl.hub.near_duplicates import Calibration, Pairs
+    from cl.commands.inputs.feature_files import Features
+    from cl.commands.jobs.near_duplicates import Calibration, Pairs
+    from cl.encoders.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Copy:
 
 
 def duplicates(
-    features: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    features: Inputs,
     *,
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
-    encoder: "str | PathLike[str] | Encoder" = ENCODER,
-    to: "str | PathLike[str] | None" = None,
+    images: Inputs | None = None,
+    encoder: "File | Encoder" = ENCODER,
+    to: File | None = None,
     prefix: str | None = None,
 ) -> list[Copy]:
     """Groups of images that differ only in size, compression, a small crop, mirroring or brightness.
@@ -66,10 +66,12 @@ def duplicates(
     """
     import numpy as np
 
-    from cl.hub import matching, near_duplicates
-    from cl.hub.result_tables import target_of, write_table
+    from cl.commands.inputs import matching
+    from cl.commands.jobs import near_duplicates
+    from cl.commands.outputs.tables import target_of
+    from cl.runtime.tables import columns_of, write_table
 
-    files, target = matching.as_paths(features), target_of(to, features, encoder)
+    files, target = as_paths(features), target_of(to, features, encoder)
     if len(files) > 2:
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"
@@ -92,37 +94,35 @@ def duplicates(
     stems = [path.stem for path in files]
     names = stems if len({*stems}) == len(files) else [str(path) for path in files]
     splits = [name for name, part in zip(names, parts, strict=True) for _ in part.names]
-    found = _copies([name for part in parts for name in part.names], splits, pairs)
+    copies = _copies([name for part in parts for name in part.names], splits, pairs)
     if len(parts) > 1:
         _warn(files, len(parts[0].names), pairs, show.say)
     if target:
-        write_table(target, [field.name for field in fields(Copy)], map(astuple, found))
-    return found
+        write_table(target, columns_of(Copy, copies))
+    return copies
 
 
 def _paths(
     parts: "Sequence[Features]",
     files: Sequence[Path],
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]] | None",
+    images: Inputs | None,
 ) -> list[list[Path]]:
     """The paths of the images of each file."""
-    from cl.hub import matching
-
-    given = matching.as_paths(images) if images is not None else [None] * len(files)
+    given = as_paths(images) if images is not None else [None] * len(files)
     folders = given * len(files) if len(given) == 1 else given
     if len(folders) != len(files):
         raise ValueError(
             f"found {len(folders)} folders for {counted(len(files), 'files')} of features; give one for each"
         )
-    found, advice = [], "give the folder that the names start from with --images"
+    paths, advice = [], "give the folder that the names start from with --images"
     for part, file, folder in zip(parts, files, folders, strict=True):
         if folder is None and "folder" not in part.notes:
             raise ValueError(f"{file} does not record the folder of its images; {advice}")
         root = folder or Path(part.notes["folder"])
         if not root.is_dir():
             raise ValueError(f"no folder {root} of the images in {file}; {advice}")
-        found.append([root / name for name in part.names])
-    return found
+        paths.append([root / name for name in part.names])
+    return paths
 
 
 def _calibrated(calibration: "Calibration", pairs: "Pairs", count: int) -> list[str]:
@@ -156,13 +156,13 @@ def _copies(names: list[str], splits: list[str], pairs: "Pairs") -> list[Copy]:
             best[image] = max(best.get(image, (-np.inf, 0.0, 0)), (cosine, agreement, -other))
     group = groups(len(names), pairs.positions).tolist()
     number: dict[int, int] = {}
-    found = []
+    copies = []
     for image, (cosine, agreement, other) in sorted(best.items()):
         label = number.setdefault(group[image], len(number) + 1)
-        found.append(
+        copies.append(
             Copy(label, names[image], splits[image], names[-other], splits[-other], cosine, agreement)
         )
-    return sorted(found, key=lambda copy: copy.group)
+    return sorted(copies, key=lambda copy: copy.group)
 
 
 def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: Any) -> None:
@@ -197,11 +197,11 @@ def command(features: tuple[Path, ...], images: tuple[Path, ...], to: Path | Non
     and validation images, warns if these share images. The encoder must be the one that gave the features; it
     embeds copies made of some images, from which the thresholds come.
     """
-    found = duplicates(features, images=images or None, to=to, **options)
-    groups = found[-1].group if found else 0
+    copies = duplicates(features, images=images or None, to=to, **options)
+    groups = copies[-1].group if copies else 0
     click.echo(
-        f"{counted(groups, 'groups')} of copies, {counted(len(found), 'images')}" + (f": {to}" if to else "")
+        f"{counted(groups, 'groups')} of copies, {counted(len(copies), 'images')}" + (f": {to}" if to else "")
     )
-    for copy in [] if to else found:
+    for copy in [] if to else copies:
         split = f"{copy.split}  " if len(features) > 1 else ""
         click.echo(f"{copy.group}  {copy.cosine:.3f}  {split}{copy.name}")

@@ -2,7 +2,7 @@
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -15,24 +15,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.commands import ENCODER, encoder_options, images_argument, size_options
+from cl.commands.inputs.paths import File, Inputs, existing
 from cl.console.command import entry_point, is_main_process, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
+    from cl.commands.inputs.feature_files import Features
+    from cl.commands.jobs.embedding import EmbeddingJob
     from cl.console.progress import Progress
-    from cl.hub.embedding import EmbeddingJob
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
+    from cl.encoders.encoder import Encoder
     from cl.runtime.machine import Machine
 
 FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` detects a dead one
 
 
 def embed(
-    images: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    images: Inputs,
     *,
-    encoder: "str | PathLike[str] | Encoder" = ENCODER,
-    to: "str | PathLike[str] | None" = None,
+    encoder: "File | Encoder" = ENCODER,
+    to: File | None = None,
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
@@ -53,7 +54,7 @@ def embed(
         resize: short side in pixels, for an encoder whose file records no transform; together with crop.
         crop: side in pixels of the centre crop.
         map: add a two-dimensional map and the nearest neighbours to a Parquet file, as embedding-atlas reads
-            them (`cl.hub.feature_files.add_map`); all features must fit into memory.
+            them (`cl.commands.inputs.feature_files.add_map`); all features must fit into memory.
         patches: features of places instead, (N, H', W', D), as `Encoder.patches` gives them.
 
     Returns:
@@ -64,9 +65,9 @@ def embed(
         ValueError: an input or the encoder is missing or damaged, no image can be read, another process
             writes into `to`, or features are not finite.
     """
-    from cl.hub import feature_files, listing
-    from cl.hub.embedding import EmbeddingJob
-    from cl.hub.result_tables import check_target, target_of
+    from cl.commands.inputs import feature_files
+    from cl.commands.jobs.embedding import EmbeddingJob
+    from cl.commands.outputs.tables import check_target, target_of
     from cl.networks.backbones import check_size
     from cl.runtime import machine
     from cl.runtime.distributed import ranks
@@ -79,7 +80,7 @@ def embed(
         if path.suffix == ".npy":
             check_target(path.with_suffix(".txt"), images)
         _check(path, map=map, patches=patches)
-        inputs = listing.paths(images)
+        inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
             loaded, here = _load(encoder, prefix)
@@ -95,9 +96,9 @@ def embed(
         return None
 
 
-def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
+def _load(encoder: "File | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
     """The encoder on its device, and the machine."""
-    from cl.hub import encoder as files
+    from cl.encoders import encoder as files
     from cl.runtime import machine
 
     here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
@@ -110,8 +111,8 @@ def _load(encoder: "str | PathLike[str] | Encoder", prefix: str | None) -> "tupl
 
 def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
     """List, compute and merge; returns the number of images in the main process, and 0 in others."""
+    from cl.commands.jobs import embedding
     from cl.console.reasons import lines
-    from cl.hub import embedding
     from cl.runtime.distributed import rank, ranks
     from cl.runtime.files import exclusive
 
@@ -152,7 +153,7 @@ def _check(to: Path, *, map: bool, patches: bool) -> None:
 
 def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, shown: "Progress") -> None:
     """Set the image size if the encoder's file does not record it."""
-    from cl.hub.encoder import with_size
+    from cl.encoders.encoder import with_size
 
     encoder.transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
     if resize or encoder.records_size:

@@ -1,9 +1,8 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,14 +10,15 @@ import click
 
 from cl.commands import ENCODER, encoder_options, labelled_options, size_options
 from cl.commands.embed import embed
+from cl.commands.inputs.paths import File, Inputs
 from cl.console.command import entry_point, progress
 from cl.console.wording import counted
 
 if TYPE_CHECKING:
-    from cl.hub.encoder import Encoder
+    from cl.encoders.encoder import Encoder
 
 
-class Row(NamedTuple):
+class Accuracy(NamedTuple):
     """A measure in percent, and its 95 % interval for other validation images; one group gives none."""
 
     measure: str
@@ -46,9 +46,9 @@ class Evaluation:
     classes: int
     independent: tuple[float, ...]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Accuracy]:
         """Every measure."""
-        from cl.report.intervals import interval
+        from cl.statistics import interval
 
         measures = {
             f"kNN, k = {self.k}": self.knn,
@@ -56,18 +56,18 @@ class Evaluation:
             "most frequent class": self.majority,
         }
         for (measure, percent), images in zip(measures.items(), self.independent, strict=True):
-            yield Row(measure, percent, *(interval(percent, images) or (None, None)))
+            yield Accuracy(measure, percent, *(interval(percent, images) or (None, None)))
 
 
 def evaluate(
-    encoder: "str | PathLike[str] | Encoder" = ENCODER,
+    encoder: "File | Encoder" = ENCODER,
     *,
-    train: "str | PathLike[str] | Sequence[str | PathLike[str]]",
-    val: "str | PathLike[str] | Sequence[str | PathLike[str]] | None" = None,
-    labels: "str | PathLike[str] | None" = None,
+    train: Inputs,
+    val: Inputs | None = None,
+    labels: File | None = None,
     holdout: float = 0.2,
     k: int = 20,
-    to: "str | PathLike[str] | None" = None,
+    to: File | None = None,
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
@@ -87,7 +87,7 @@ def evaluate(
         labels: a table with the columns path, label and optionally group, instead of folders.
         holdout: the share of the training images if `val` is None.
         k: number of neighbours.
-        to: a .csv or .parquet file to write, with the fields of `Row` as columns.
+        to: a .csv or .parquet file to write, with the fields of `Accuracy` as columns.
         prefix, resize, crop: as in `embed`.
 
     Raises:
@@ -96,12 +96,13 @@ def evaluate(
     """
     import numpy as np
 
-    from cl.evaluations._shared.shares import independent
+    from cl.commands.inputs import labelled
+    from cl.commands.inputs.held_together import held_together
+    from cl.commands.outputs.tables import target_of
+    from cl.encoders.encoder import opened
     from cl.features.scores import checked, knn_correct, linear_correct
-    from cl.hub import labelled
-    from cl.hub.encoder import opened
-    from cl.hub.held_together import held_together
-    from cl.hub.result_tables import target_of, write_table
+    from cl.runtime.tables import columns_of, write_table
+    from cl.statistics import independent
 
     target = target_of(to, encoder, train, val, labels)
     embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
@@ -115,7 +116,7 @@ def evaluate(
     right.append((queries.labels == classes[counts.argmax()]).astype(float))
     knn, linear, majority = (100 * float(each.mean()) for each in right)
     groups, _ = held_together(queries.groups.tolist(), queries.files)
-    found = Evaluation(
+    evaluation = Evaluation(
         knn=knn,
         linear=linear,
         majority=majority,
@@ -126,8 +127,8 @@ def evaluate(
         independent=tuple(independent(each, groups) for each in right),
     )
     if target:
-        write_table(target, Row._fields, found.rows())
-    return found
+        write_table(target, columns_of(Accuracy, [*evaluation.rows()]))
+    return evaluation
 
 
 @click.command()
@@ -145,12 +146,12 @@ def command(val: tuple[Path, ...], **options: Any) -> None:
     C = 1, on standardised features. Percentages are of the validation images, with 95 % intervals, in which
     images of a group (a column of the table) and equal files count together.
     """
-    found = evaluate(val=val or None, **options)
+    evaluation = evaluate(val=val or None, **options)
     click.echo(
-        f"{counted(found.train_images, 'training images')}, "
-        f"{counted(found.val_images, 'validation images')}, {counted(found.classes, 'classes')}"
+        f"{counted(evaluation.train_images, 'training images')}, "
+        f"{counted(evaluation.val_images, 'validation images')}, {counted(evaluation.classes, 'classes')}"
     )
-    for row in found.rows():
+    for row in evaluation.rows():
         within = "(one group of images: no interval)"
         if row.low is not None:
             within = f"[{row.low:.1f}, {row.high:.1f}]"

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cl.commands import ENCODER, encoder_options, size_options
+from cl.commands.inputs.paths import File
 from cl.console.command import entry_point
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ class Exported:
 def export(
     format: str,
     *,
-    encoder: "str | PathLike[str]" = ENCODER,
-    to: "str | PathLike[str] | None" = None,
+    encoder: File = ENCODER,
+    to: File | None = None,
     prefix: str | None = None,
     license: str | None = None,
-    card: "str | PathLike[str] | None" = None,
+    card: File | None = None,
     resize: int | None = None,
     crop: int | None = None,
 ) -> Exported:
@@ -61,57 +62,58 @@ def export(
         ValueError: the encoder is missing or damaged, the format does not support it, the export would
             overwrite it, an argument does not fit the format, or images of this size do not fit the network.
     """
-    from cl.hub import export as exports
-    from cl.hub import foreign
-    from cl.hub.encoder import IMAGENET, transform_in, with_size
-    from cl.hub.result_tables import check_target
+    from cl.commands.outputs.tables import check_target
+    from cl.encoders import foreign, formats
+    from cl.encoders.encoder import IMAGENET, transform_in, with_size
     from cl.networks.backbones import check_size
     from cl.runtime.tensor_files import licence
 
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     text = _check(format, path, license, card)
-    check_target(path if format in FILES else path / exports.WEIGHTS, encoder)
-    found = foreign.load(fspath(encoder), prefix)
-    if found.deviation and format != "onnx":
+    check_target(path if format in FILES else path / formats.WEIGHTS, encoder)
+    loaded = foreign.load(fspath(encoder), prefix)
+    if loaded.deviation and format != "onnx":
         raise ValueError(
-            f"{encoder} is a {found.config.title} {found.deviation}, which {format} cannot express; "
+            f"{encoder} is a {loaded.config.title} {loaded.deviation}, which {format} cannot express; "
             "choose onnx"
         )
-    is_recorded = "transform" in found.metadata
-    transform = transform_in(found.metadata, fspath(encoder))
+    is_recorded = "transform" in loaded.metadata
+    transform = transform_in(loaded.metadata, fspath(encoder))
     transform = with_size(transform, resize, crop, is_recorded=is_recorded)
     has_size = is_recorded or resize is not None
-    metadata = {"network": found.config.model_dump_json()}
+    metadata = {"network": loaded.config.model_dump_json()}
     if has_size:
         metadata["transform"] = transform.model_dump_json()
-    exported = Exported(path, found.config.title, found.network.fc_features, _inputs(transform, has_size))
+    exported = Exported(path, loaded.config.title, loaded.network.fc_features, _inputs(transform, has_size))
     try:
-        description = exports.describe(found.config, exported.width, transform) if format in FOLDERS else None
+        description = (
+            formats.describe(loaded.config, exported.width, transform) if format in FOLDERS else None
+        )
     except ValueError:  # timm lacks this network
         if format == "timm":
             raise
         description = None
     if format in ("onnx", *FOLDERS):  # the others take ResNets only, which take any size
-        check_size(fspath(encoder), found.network, transform.crop, "--crop")
+        check_size(fspath(encoder), loaded.network, transform.crop, "--crop")
     if format in ("torchvision", "hub") and not (has_size or description) and transform != IMAGENET:
         raise ValueError(
             f"{encoder} has a normalisation of its own, which {format} can record only together with the "
             "size of images; give --resize and --crop"
         )
     if format in FILES:
-        exports.write(found.network, format, path, transform.crop, metadata)
+        formats.write(loaded.network, format, path, transform.crop, metadata)
         return exported
-    if description and not has_size and "normalisation" not in found.metadata:
+    if description and not has_size and "normalisation" not in loaded.metadata:
         for key in ("mean", "std"):  # timm's own defaults are the same
             del description["pretrained_cfg"][key]
     if format == "hub":
         about = f"{exported.network}.\n\nImages: {exported.inputs}"
         name, library = path.name, "timm" if description else "cl"
-        recorded = licence(found.metadata)
+        recorded = licence(loaded.metadata)
         license = license or (recorded if LICENSE.fullmatch(recorded) else "other")
-        page = exports.model_card(name, about, library, license, transform.crop, found.metadata)
+        page = formats.model_card(name, about, library, license, transform.crop, loaded.metadata)
         text = page + text
-    exports.write_folder(found.network, path, description, text, found.metadata | metadata)
+    formats.write_folder(loaded.network, path, description, text, loaded.metadata | metadata)
     return exported
 
 
@@ -123,7 +125,7 @@ def _inputs(transform: "Transform", has_size: bool) -> str:
     )
 
 
-def _check(format: str, path: Path, license: str | None, card: "str | PathLike[str] | None") -> str:
+def _check(format: str, path: Path, license: str | None, card: File | None) -> str:
     """The content of the card; raises ValueError if an argument does not fit the format."""
     suffix = FILES.get(format, "")
     if suffix and path.suffix != suffix:

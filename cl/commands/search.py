@@ -1,29 +1,39 @@
 """search: the images most similar to others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from cl.commands import ENCODER, encoder_options
+from cl.commands.inputs.paths import File, Inputs
 from cl.console.command import entry_point, progress
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from cl.hub.encoder import Encoder
-    from cl.hub.feature_files import Features
+    from cl.commands.inputs.feature_files import Features
+    from cl.encoders.encoder import Encoder
 
 USUAL = 10  # images per query
 MANY = 1_000_000  # images; searching more may be worth an index
 LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
 PICTURES = 10_000  # on a page at most: 60 MB
 RECALL_QUERIES = 100  # queries on which an index is compared with the exact search
+
+
+class Match(NamedTuple):
+    """An image similar to a query, and its rank from 1."""
+
+    query: str
+    rank: int
+    name: str
+    cosine: float
 
 
 @dataclass(frozen=True)
@@ -41,20 +51,20 @@ class Matches:
     positions: "np.ndarray"
     cosines: "np.ndarray"
 
-    def rows(self) -> Iterator[tuple[str, int, str, float]]:
-        """Query, rank from 1, name and cosine of every match."""
+    def rows(self) -> Iterator[Match]:
+        """Every match."""
         for query, positions, cosines in zip(self.queries, self.positions, self.cosines, strict=True):
             for rank, (position, cosine) in enumerate(zip(positions.tolist(), cosines.tolist(), strict=True)):
-                yield query, rank + 1, self.names[position], cosine
+                yield Match(query, rank + 1, self.names[position], cosine)
 
 
 def search(
-    features: "str | PathLike[str]",
-    queries: "str | PathLike[str] | Sequence[str | PathLike[str]]",
+    features: File,
+    queries: Inputs,
     *,
-    encoder: "str | PathLike[str] | Encoder" = ENCODER,
+    encoder: "File | Encoder" = ENCODER,
     top: int | None = None,
-    to: "str | PathLike[str] | None" = None,
+    to: File | None = None,
     approximate: bool = False,
     prefix: str | None = None,
 ) -> Matches:
@@ -78,10 +88,12 @@ def search(
     """
     import numpy as np
 
+    from cl.commands.inputs import matching
+    from cl.commands.outputs import pictures
+    from cl.commands.outputs.tables import target_of
     from cl.console.progress import silent
     from cl.features.neighbours import nearest
-    from cl.hub import matching, picture_page
-    from cl.hub.result_tables import target_of, write_table
+    from cl.runtime.tables import columns_of, write_table
 
     path = Path(features).expanduser()
     target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
@@ -109,9 +121,9 @@ def search(
     if target and target.suffix == ".html":
         if "folder" not in bank.notes:
             progress("search").say(f"{path} does not record the folder of its images; looking for them here")
-        picture_page.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
+        pictures.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
     elif target:
-        write_table(target, ("query", "rank", "name", "cosine"), matches.rows())
+        write_table(target, columns_of(Match, [*matches.rows()]))
     return matches
 
 
@@ -119,15 +131,15 @@ def _queries(
     queries: list[str],
     bank: "Features",
     path: Path,
-    encoder: "str | PathLike[str] | Encoder",
+    encoder: "File | Encoder",
     prefix: str | None,
 ) -> "list[tuple[Features, np.ndarray]]":
     """Features of the queries: of images, then names and files; and their positions in the bank, else -1."""
     import numpy as np
 
     from cl.commands.embed import embed
-    from cl.hub import matching
-    from cl.hub.feature_files import Features
+    from cl.commands.inputs import matching
+    from cl.commands.inputs.feature_files import Features
 
     parts, images = [], []
     names = {*queries}.intersection(bank.names)
@@ -141,10 +153,10 @@ def _queries(
             if query.exists() and not (itself.exists() and itself.samefile(query)):
                 progress("search").say(f"{given} is the image in {path}; ./{given} is the file here")
         elif query.is_file() and matching.is_features(query):
-            found = matching.read(query)
-            matching.check_same_encoder(bank, found, (path, query), progress("search").say)
-            own = np.arange(len(found.names)) if query.samefile(path) else np.full(len(found.names), -1)
-            parts.append((found, own))
+            other = matching.read(query)
+            matching.check_same_encoder(bank, other, (path, query), progress("search").say)
+            own = np.arange(len(other.names)) if query.samefile(path) else np.full(len(other.names), -1)
+            parts.append((other, own))
         elif query.exists():
             images.append(query)
         else:

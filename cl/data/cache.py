@@ -5,7 +5,6 @@ File sizes therefore include reserved space, and their sum never exceeds the lim
 The least recently used pieces (`*.piece`) make room for new ones; other files stay.
 """
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import lock_descriptor, unlock_descriptor
+
 DIGITS = 20  # of the byte count in the file `used`
 SLACK = 64  # evicting frees another 1/64 of the limit, because scanning the folder takes time
+POLL = 0.002  # seconds between tries to lock a file
 PATIENCE = 60  # seconds to wait for room that others have reserved and not yet filled
 
 
@@ -80,13 +82,13 @@ class Cache:
         """Keep other threads and processes from adding files; yields the file with the byte count."""
         self.folder.mkdir(parents=True, exist_ok=True)
         used = os.open(self.folder / "used", os.O_RDWR | os.O_CREAT, 0o666)
-        fcntl.flock(used, fcntl.LOCK_EX)
+        lock_descriptor(used, poll_interval=POLL)
         try:
             if os.fstat(used).st_size != DIGITS:
                 _write_number(used, self.limit)  # unknown: assume a full folder, which forces a scan
             yield used
         finally:
-            fcntl.flock(used, fcntl.LOCK_UN)
+            unlock_descriptor(used)
             os.close(used)
 
     def _reserve(self, used: int, size: int) -> bool:
@@ -134,9 +136,7 @@ def _locked(path: Path, *, wait: bool) -> Iterator[int | None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
+    if not lock_descriptor(file, blocking=wait, poll_interval=POLL):
         os.close(file)
         yield None
         return
@@ -145,7 +145,7 @@ def _locked(path: Path, *, wait: bool) -> Iterator[int | None]:
     finally:
         if _has_path(file, path):
             path.unlink()
-        fcntl.flock(file, fcntl.LOCK_UN)  # before closing: a process forked meanwhile shares the lock
+        unlock_descriptor(file)  # before closing: a process forked meanwhile shares the lock
         os.close(file)
 
 

@@ -176,7 +176,7 @@ def decode(contents: list[Content], device: torch.device) -> list[Tensor]:
 
 
 def turn(image: Tensor, orientation: int) -> Tensor:
-    """As `cl.shards.images.turn`, for an image (3, H, W)."""
+    """As `cl.images.decoding.turn`, for an image (3, H, W)."""
     x = image.transpose(1, 2) if orientation in (5, 6, 7, 8) else image
     flipped = [axis for axis, which in ((1, (3, 4, 7, 8)), (2, (2, 3, 6, 7))) if orientation in which]
     return x.flip(flipped) if flipped else x

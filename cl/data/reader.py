@@ -11,8 +11,8 @@ import numpy as np
 
 from cl.data.cache import Cache
 from cl.data.remote import RemoteFiles
+from cl.images import decoding
 from cl.runtime import stores
-from cl.shards import images
 from cl.shards.manifest import INDEX, Manifest, Shard
 
 OPEN = 256  # shards kept open per process, with two descriptors each: ImageNet would exceed the limit
@@ -119,13 +119,13 @@ class Reader:
         if height:
             return np.frombuffer(content, np.uint8).reshape(height, width, 3)
         try:
-            pixels = images.decode(content, levels=self.manifest.levels)
+            pixels = decoding.decode(content, levels=self.manifest.levels)
         except Exception as error:  # decoders raise errors of any type
             key = self.keys[position].decode()
             raise ValueError(
                 f"{key} cannot be decoded ({error}): prepare again with dataset.verify=true"
             ) from error
-        return pixels if orientation == 1 else np.ascontiguousarray(images.turn(pixels, orientation))
+        return pixels if orientation == 1 else np.ascontiguousarray(decoding.turn(pixels, orientation))
 
 
 def manifest(folder: Path) -> bytes:
@@ -186,7 +186,7 @@ class LocalFiles:
             if len(self._open) == OPEN:
                 os.close(self._open.popitem(last=False)[1][0])
             file = os.open(self._paths[shard], os.O_RDONLY)
-            self._open[shard] = file, mmap.mmap(file, 0, prot=mmap.PROT_READ)
+            self._open[shard] = file, mmap.mmap(file, 0, access=mmap.ACCESS_READ)
         self._open.move_to_end(shard)
         file, content = self._open[shard]
         if _state(os.fstat(file)) != self._states[shard]:

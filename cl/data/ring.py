@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import get_all_start_methods
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
@@ -52,12 +53,12 @@ def filled(
         batches: the numbers of the batches.
         rows: the number of rows of a batch; only the last batch may have fewer.
         arrays: the arrays of a batch.
-        workers: number of processes; 0: the calling process fills the batches.
+        workers: number of processes; 0, or where none can be forked: the calling process fills the batches.
 
     Raises:
         ValueError, OSError: raised by `fill`.
     """
-    if workers and batches:
+    if workers and batches and "fork" in get_all_start_methods():
         yield from _filled_by_workers(fill, batches, rows, arrays, workers)
         return
     for batch in batches:

@@ -10,9 +10,9 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from cl.data.views import centre
+from cl.images import decoding
 from cl.runtime.base_config import BaseConfig, check_crop
 from cl.runtime.machine import to_device
-from cl.shards import images
 
 ImageLike = str | os.PathLike[str] | Picture.Image  # the path of a file, or a picture
 
@@ -46,10 +46,10 @@ class Transform(BaseConfig):
     def decoded(self, image: ImageLike) -> np.ndarray:
         """The image at its full size, (H, W, 3) uint8; raises as `pixels`."""
         if isinstance(image, Picture.Image):
-            return images.from_picture(image, upright=self.upright, levels=self.levels)
+            return decoding.from_picture(image, upright=self.upright, levels=self.levels)
         content = Path(image).read_bytes()
         try:
-            return images.decode(content, upright=self.upright, levels=self.levels)
+            return decoding.decode(content, upright=self.upright, levels=self.levels)
         except MemoryError:
             raise
         except Exception as error:  # decoders raise errors of any type

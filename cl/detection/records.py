@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image as Picture
 from pycocotools import mask as rle
 
+from cl.images import decoding
 from cl.runtime.tables import write_csv
-from cl.shards import images
 
 SHOWN = 5  # how many problems a message names
 FARTHEST = 1e9  # a coordinate beyond this is an error of writing, not a place outside the image
@@ -50,8 +50,8 @@ class Record:
             ValueError: it cannot be read.
         """
         try:
-            with self.path.open("rb") as file, images.opened(file) as picture:
-                return Picture.fromarray(images.from_picture(picture, upright=True))
+            with self.path.open("rb") as file, decoding.opened(file) as picture:
+                return Picture.fromarray(decoding.from_picture(picture, upright=True))
         except Exception as error:  # decoders raise errors of any type
             remedy = "replace it or remove it from the lists"
             raise ValueError(f"{self.path} cannot be read ({error}): {remedy}") from error
@@ -59,7 +59,7 @@ class Record:
     def problem(self) -> str | None:
         """Why the image cannot be read; decodes all of it, JPEG at an eighth of its size."""
         try:
-            with self.path.open("rb") as file, images.opened(file) as picture:
+            with self.path.open("rb") as file, decoding.opened(file) as picture:
                 picture.draft("RGB", (picture.width // 8, picture.height // 8))
                 picture.load()
         except Exception as error:  # decoders raise errors of any type
@@ -117,9 +117,9 @@ def image_size(
         stated: width and height according to the file `annotations`; a different size is an error as well.
     """
     try:
-        with image.open("rb") as file, images.opened(file) as picture:
-            (width, height), deep = picture.size, images.deep_mode(picture)
-            orientation = images.exif_orientation(picture)
+        with image.open("rb") as file, decoding.opened(file) as picture:
+            (width, height), deep = picture.size, decoding.deep_mode(picture)
+            orientation = decoding.exif_orientation(picture)
     except Exception as error:  # decoders raise errors of any type
         missing = isinstance(error, FileNotFoundError)
         findings.errors.append(f"{image}: missing" if missing else f"{image}: cannot be read ({error})")

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.data.transform import Transform
-from cl.evaluations._shared.pictures import Captioned, write_rows
 from cl.features.extraction import Unit
+from cl.features.pictures import Captioned, write_rows
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import BACKBONE, MetricInfo

@@ -14,11 +14,10 @@ from cl.data.transform import Transform
 from cl.data.views import View
 from cl.features.correctness import all_same, check, correctness
 from cl.features.extraction import BATCH, Unit, extract, extract_views
-from cl.features.groups import separated
 from cl.features.knn import nearest
-from cl.features.paired import Comparison, judge
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.runtime.machine import Machine
+from cl.statistics import PairedComparison, judge, separated
 
 MOST = 20_000  # images of each split on which the two encoders are compared
 NEIGHBOURS = 10  # training images that an image and a part of it should share
@@ -33,7 +32,7 @@ class Outcome:
     labelled: whether it is by the classes of the images.
     """
 
-    comparison: Comparison
+    comparison: PairedComparison
     labelled: bool
 
     @property

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from cl.report.intervals import Estimate
 from cl.report.rows import Gain, gain
+from cl.statistics import Estimate
 
 PIXELS = "raw pixels"
 IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}

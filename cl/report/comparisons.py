@@ -5,8 +5,8 @@ from itertools import combinations
 from typing import Any
 
 from cl.report.experiments import Experiment, grouped, headline_metrics, varying_keys
-from cl.report.intervals import Estimate, estimate, interval_of_mean, mean_and_sd
 from cl.report.sweeps import Line, labels, measured_rows
+from cl.statistics import Estimate, estimate, interval_of_mean, mean_and_sd
 
 PREDICTOR = "optim.predictor_lr"
 SET_BY_METHOD = {"method", "temperature", "bn_group", "loss", "views", "patches", PREDICTOR}

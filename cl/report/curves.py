@@ -8,7 +8,7 @@ from markupsafe import Markup
 from cl.report.charts import Chart
 from cl.report.experiments import Experiment, grouped, joint_name, settings
 from cl.report.files import ResultFiles
-from cl.report.intervals import mean_and_sd
+from cl.statistics import mean_and_sd
 
 
 class Curve(NamedTuple):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cl.report.charts import Chart
-from cl.report.intervals import Estimate, estimate
 from cl.runtime.metric_info import Measurement
+from cl.statistics import Estimate, estimate
 
 T = TypeVar("T")
 PRETRAINING = (

@@ -7,10 +7,10 @@ from typing import Any
 
 from cl.report.charts import Chart
 from cl.report.experiments import Experiment, flatten, grouped, settings, value_at
-from cl.report.intervals import mean_and_sd
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides
 from cl.report.sweeps import labels, needs_log_axis
+from cl.statistics import mean_and_sd
 
 
 def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from cl.report import paper_tables
 from cl.report.experiments import Experiment, is_same_measurement, mean_over_seeds, value_at
-from cl.report.intervals import Estimate, difference
 from cl.report.paper_tables import Cell
+from cl.statistics import Estimate, difference
 
 Compose = Callable[[str], dict[str, Any]]  # from Hydra overrides to the parameters they compose to
 

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 from cl.report.experiments import GROUPS
 from cl.report.files import ResultFiles
-from cl.report.intervals import Estimate, estimate
 from cl.runtime.metric_info import Measurement
+from cl.statistics import Estimate, estimate
 
 HEADINGS = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
 Cell = Estimate | str  # a number, or why it is missing

@@ -20,11 +20,11 @@ from cl.report.experiments import (
     varying_keys,
     varying_params,
 )
-from cl.report.intervals import Estimate
 from cl.report.page import environment, with_contents
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, Match, PaperMatches, commands
 from cl.report.sweeps import measured_rows, sweeps
+from cl.statistics import Estimate
 
 MAX_COLUMNS = 5  # of parameters, so that results are in sight
 

@@ -1,12 +1,13 @@
 """Files written whole or not at all, locks against several writers, and why a file cannot be used."""
 
 import errno
-import fcntl
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout, lock_descriptor
 
 LOCK = "lock"  # the name of a file
 # A name or link does not lead to a readable file; other errors, such as EIO, are failures of the disk.
@@ -16,40 +17,53 @@ WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # from file syst
 
 
 @contextmanager
-def locked(descriptor: int, lock: Callable[[int, int], None], target: Path) -> Iterator[None]:
-    """Hold a lock that keeps other processes from writing into `target`; closes the descriptor at the end.
-
-    On a file system without locks, such as Lustre mounted without `flock`, nothing is locked.
-
-    Args:
-        lock: `fcntl.flock`, whose lock forked processes inherit, or `fcntl.lockf`, whose lock they do not.
-
-    Raises:
-        ValueError: another process is writing into it.
-    """
-    try:
-        try:
-            lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            raise ValueError(
-                f"another process is writing into {target}; wait until it has finished, or stop it"
-            ) from error
-        except OSError as error:
-            if error.errno not in WITHOUT_LOCKS:
-                raise
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def exclusive(folder: Path, target: Path) -> AbstractContextManager[None]:
+def exclusive(folder: Path, target: Path) -> Iterator[None]:
     """Keep other processes from writing into `target`, by a lock in `folder` that children do not inherit.
+
+    On a file system without locks, such as Lustre mounted without `flock`, nothing is locked. An empty folder
+    is removed at the end.
 
     Raises:
         ValueError: another process is writing into it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return locked(os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT), fcntl.lockf, target)
+    lock = FileLock(folder / LOCK, blocking=False, fallback_to_soft=False)
+    with _refused(target):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def exclusive_with_children(folder: Path) -> Iterator[None]:
+    """As `exclusive`, on the folder itself, until all processes forked in the block have ended too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with _refused(folder):
+            if not lock_descriptor(descriptor, blocking=False):
+                raise Timeout(str(folder))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _refused(target: Path) -> Iterator[None]:
+    """The error of a lock that another process holds; none where there are no locks."""
+    try:
+        yield
+    except Timeout as error:
+        raise ValueError(
+            f"another process is writing into {target}; wait until it has finished, or stop it"
+        ) from error
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
 
 
 def reason(error: BaseException) -> str:

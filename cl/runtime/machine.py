@@ -225,7 +225,7 @@ def _configure_backends(precision: Precision, deterministic: bool, fixed_shapes:
 
 def _keep_freed_memory() -> None:
     """Let glibc keep what a step frees: returning it and faulting it in again costs a tenth of a step."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library, or Windows
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 2**30)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

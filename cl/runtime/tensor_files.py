@@ -30,7 +30,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
     with TemporaryDirectory(PARTIAL, f"{path.name}.", path.parent) as folder:
         partial = Path(folder) / "tensors"
         _save_file(tensors, partial, metadata or {})
-        with partial.open("rb") as file:
+        with partial.open("r+b") as file:
             os.fsync(file.fileno())
         usual = partial.with_name("usual")  # safetensors' own permissions let only the owner read
         usual.touch()

@@ -9,10 +9,11 @@ from functools import partial
 import numpy as np
 from PIL import Image as Picture
 
-from cl.shards.images import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, no_data
+from cl.images.decoding import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, no_data
+from cl.images.image import Image, RawImage
 from cl.shards.survey import read_fact, survey
 from cl.shards.team import Team
-from cl.sources import Image, RawImage, Storage
+from cl.sources import Storage
 
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep
 IMAGES = 1000  # sampled per mode

@@ -13,11 +13,13 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
+from cl.images.decoding import NO_LEVELS, Levels
+from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE, finished, reason
 from cl.shards import duplicates, tiles
-from cl.shards.images import NO_LEVELS, Encoded, Levels, encode
+from cl.shards.encoding import Encoded, encode
 from cl.shards.manifest import INDEX, Shard
-from cl.sources import Image, Storage
+from cl.sources import Storage
 
 THREADS = 16  # per worker, to fetch remote images
 COUNTED = ("reencoded", "turned", "several_frames", "flat")  # fields of `Encoded` and of `manifest.Split`

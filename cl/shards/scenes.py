@@ -15,8 +15,8 @@ from PIL import Image as Picture
 from PIL import ImageDraw
 from pycocotools import mask as rle
 
+from cl.images import photographs
 from cl.sources import Scenes
-from cl.sources._shared import photographs
 
 QUALITY = 95
 SHRINK = 2.5  # largest factor by which a photograph is reduced

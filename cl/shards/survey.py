@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from PIL import Image as Picture
 
+from cl.images.decoding import opened
+from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE
-from cl.shards.images import opened
 from cl.shards.team import Team
-from cl.sources import Image
 
 Fact = TypeVar("Fact")
 

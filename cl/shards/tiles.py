@@ -8,10 +8,12 @@ from typing import cast
 
 import numpy as np
 
-from cl.shards import images
+from cl.images import decoding
+from cl.images.image import Image
+from cl.shards import encoding
 from cl.shards.survey import read_fact, survey
 from cl.shards.team import Team
-from cl.sources import Image, Storage
+from cl.sources import Storage
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     """
 
     def size_of(image: Image) -> tuple[int, int]:
-        return read_fact(image, lambda picture: picture.size, (0, 0), images.MAX_TILED_PIXELS)
+        return read_fact(image, lambda picture: picture.size, (0, 0), decoding.MAX_TILED_PIXELS)
 
     sizes = survey(listed, size_of, "image sizes", team)
     return [tile for image, size in zip(listed, sizes, strict=True) for tile in _samples(image, *size, side)]
@@ -82,25 +84,25 @@ def _starts(length: int, side: int) -> list[int]:
 
 
 def encode(
-    content: bytes, cut_tiles: list[Image], storage: Storage, levels: images.Levels
-) -> Iterator[images.Encoded]:
+    content: bytes, cut_tiles: list[Image], storage: Storage, levels: decoding.Levels
+) -> Iterator[encoding.Encoded]:
     """Decode an image once and encode its tiles, losslessly if `storage.encode` is copy.
 
     Raises:
-        Exception: as `cl.shards.images.decode`.
+        Exception: as `cl.images.decoding.decode`.
     """
     kind = "png" if storage.encode == "copy" else storage.encode
-    with images.opened(io.BytesIO(content), images.MAX_TILED_PIXELS) as picture:
-        picture.load()  # first, as in `images.from_picture`
-        orientation = images.exif_orientation(picture) if storage.upright else 1
-        several, missing = images.has_several_frames(picture), images.no_data(picture)
-        deep = images.deep_mode(picture) is not None
+    with decoding.opened(io.BytesIO(content), decoding.MAX_TILED_PIXELS) as picture:
+        picture.load()  # first, as in `decoding.from_picture`
+        orientation = decoding.exif_orientation(picture) if storage.upright else 1
+        several, missing = decoding.has_several_frames(picture), decoding.no_data(picture)
+        deep = decoding.deep_mode(picture) is not None
         for tile in cast(list[Tile], cut_tiles):
-            part = images.eight_bits(picture.crop(tile.box), levels, missing)
+            part = decoding.eight_bits(picture.crop(tile.box), levels, missing)
             pixels = np.asarray(part if kind == "png" else part.convert("RGB"))
-            upright = np.ascontiguousarray(images.turn(pixels, orientation))
-            yield images.encode_pixels(upright, kind, storage.quality)._replace(
+            upright = np.ascontiguousarray(decoding.turn(pixels, orientation))
+            yield encoding.encode_pixels(upright, kind, storage.quality)._replace(
                 turned=orientation > 1,
                 several_frames=several and begins(tile),
-                flat=deep and images.is_flat(pixels),
+                flat=deep and encoding.is_flat(pixels),
             )

@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cl.images.decoding import Levels, reads_heic
+from cl.images.folders import status_of
+from cl.images.image import Image
 from cl.runtime import stores
 from cl.runtime.files import finished
-from cl.shards.images import Levels, reads_heic
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
 from cl.shards.team import Team
-from cl.sources import Image, Storage
-from cl.sources._shared.trees import status_of
+from cl.sources import Storage
 
 
 class Job(NamedTuple):

@@ -1,19 +1,17 @@
 """Images to WebDataset shards, with the same bytes on any number of machines and after restarts."""
 
-import fcntl
 import hashlib
 import io
-import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cl.runtime.files import locked
+from cl.images.image import UNLABELLED, Image, Splits
+from cl.images.listing import Subset, hash_of, repeated
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split
@@ -21,8 +19,7 @@ from cl.shards.packing import COUNTED, Packed
 from cl.shards.running import run
 from cl.shards.team import Team
 from cl.shards.work import Work, load_note
-from cl.sources import UNLABELLED, Image, Splits, Storage
-from cl.sources._shared.listing import Subset, hash_of, repeated
+from cl.sources import Storage
 
 ALONE = Team()
 
@@ -36,7 +33,7 @@ def write(
     *,
     table_sha256: str | None = None,
 ) -> Manifest | None:
-    """Write the shards, index and manifest of both splits; rank 0 must hold `folder` by `exclusive`.
+    """Write the shards, index and manifest of both splits; rank 0 must lock `folder`.
 
     Shards that a killed call with the same arguments finished are kept.
 
@@ -90,16 +87,6 @@ def _manifest(
         levels=work.levels,
         duplicates=counts,
     )
-
-
-def exclusive(folder: Path) -> AbstractContextManager[None]:
-    """Keep other processes from writing below the folder, including orphaned workers.
-
-    Raises:
-        ValueError: another process is writing there.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    return locked(os.open(folder, os.O_RDONLY), fcntl.flock, folder)
 
 
 def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:

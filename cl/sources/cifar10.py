@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from cl.sources import Splits
+from cl.images.image import Splits
 from cl.sources._shared.cifar import CifarSource, cifar_splits
 
 

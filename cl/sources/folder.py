@@ -7,7 +7,8 @@ files next to the class folders are left out and counted.
 from pathlib import Path
 from typing import Literal
 
-from cl.sources import OwnImages, Splits
+from cl.images.image import Splits
+from cl.sources import OwnImages
 from cl.sources._shared.class_folders import check_layout, class_folders
 
 

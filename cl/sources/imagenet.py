@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from cl.console.wording import counted
-from cl.sources import Source, Splits
+from cl.images.image import Splits
+from cl.sources import Source
 from cl.sources._shared.imagenet import check_present, list_images
 
 

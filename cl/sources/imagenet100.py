@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Literal
 
 from cl.console.wording import counted
-from cl.sources import Source, Splits
+from cl.images.image import Splits
+from cl.sources import Source
 from cl.sources._shared.imagenet import check_present, list_images
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from PIL import Image as Picture
 from pydantic import Field
 
+from cl.images import photographs
+from cl.images.image import Splits
 from cl.runtime.base_config import Sizes
-from cl.sources import Source, Splits
-from cl.sources._shared import photographs
+from cl.sources import Source
 from cl.sources._shared.class_folders import class_folders
 
 QUALITY = 95

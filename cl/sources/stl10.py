@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from cl.console.wording import counted
-from cl.sources import UNLABELLED, Image, Source, Splits, raw_images
+from cl.images.image import UNLABELLED, Image, Splits, raw_images
+from cl.sources import Source
 from cl.sources._shared.archives import ensure_unpacked
 
 if TYPE_CHECKING:

@@ -3,49 +3,28 @@
 With unlisted=unlabelled, it labels some images of the folder `<raw>/<name>`, and all others have no label.
 
 Columns: `path`, relative to the table, or to the folder with unlisted=unlabelled; optionally `label`, `group`
-and `split` (train or val). Spaces around a cell are ignored; a cell in MISSING counts as empty. Images of one
-group (frames of a video, tiles of a slide) are in the same split and are never negatives of each other.
+and `split` (train or val). Images of one group (frames of a video, tiles of a slide) are in the same split
+and are never negatives of each other.
 """
 
-import io
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 from unicodedata import normalize
 
 from pydantic import Field
 
 from cl.console.wording import counted
+from cl.images.folders import images_below, wrong_suffix
+from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
+from cl.images.image import UNLABELLED, Splits
+from cl.images.listing import Keys, Listing
+from cl.images.table import ImageRow, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
-from cl.runtime.stores import is_url
-from cl.runtime.tables import with_formula
-from cl.sources import UNLABELLED, OwnImages, Splits, place
-from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import (
-    check_class,
-    held_out,
-    images_below,
-    last_of_classes,
-    number_of,
-    share_of_few,
-    wrong_suffix,
-)
+from cl.sources import OwnImages, place
 
 DEFAULT = ("images.csv", "images.parquet")
-# The columns and their synonyms, without case, plural, spaces and punctuation.
-COLUMNS = {
-    "path": "file filename filepath image imagefile imagename imagepath img imgname imgpath",
-    "label": "annotation category class classname target",
-    "group": "clip patient patientid series slide source subject subjectid video videoid",
-    "split": "fold partition phase set subset usage",
-}
 LEAST_LABELLED = 100  # images held out, where most have no label: they judge an encoder
-DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
-TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
-# As in pandas.
-MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
 
 class Columns(BaseConfig):
@@ -88,21 +67,6 @@ class Config(OwnImages):
             )
 
 
-class Row(NamedTuple):
-    """A row of the table and its number; an empty cell is None."""
-
-    number: int
-    path: PurePosixPath
-    label: str | None
-    group: str | None
-    split: str | None
-
-    @property
-    def unit(self) -> str:
-        """What stays in one split: the group, or the path of an image without one."""
-        return self.group or str(self.path)
-
-
 def splits(config: Config, raw: Path) -> Splits:
     """List the images of the table; classes are sorted by name.
 
@@ -117,9 +81,9 @@ def splits(config: Config, raw: Path) -> Splits:
     table = config.table_path(raw)
     everything = config.unlisted == "unlabelled"
     root = config.folder(raw) if everything else table.parent
-    content, columns = read(table, config.columns.model_dump())
-    remarks = [columns]
-    rows, left_out = _rows(content, table)
+    content = read(table, names=config.columns.model_dump())
+    remarks = [content.about]
+    rows, left_out = _rows(content.rows, table)
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table)
     group_splits = _splits_of_groups(rows, table)
@@ -135,11 +99,11 @@ def splits(config: Config, raw: Path) -> Splits:
         share = share_of_few(labelled, share, LEAST_LABELLED) if rare else share_of_few(few, share)
     kept = _kept_for_training(rows, group_splits)
     for row in rows:
-        path, group = str(row.path), row.group or ""
-        keys.add(path)
+        group = row.group or ""
+        keys.add(row.path)
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
         split = row.split or group_splits.get(group) or ("val" if is_val else "train")
-        listed[split].add(path, None, labels.get(row.label, UNLABELLED), group)
+        listed[split].add(row.path, None, labels.get(row.label, UNLABELLED), group)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(
@@ -147,7 +111,7 @@ def splits(config: Config, raw: Path) -> Splits:
             "expected at least one of each; change dataset.holdout, or add a column split"
             f"{reasons}"
         )
-    if config.labels != "none" and "label" not in content:
+    if config.labels != "none" and "label" not in content.columns:
         raise ValueError(
             f"dataset.labels={config.labels}, but {table} has no column label; rename the column "
             "with the classes, or choose dataset.labels=none"
@@ -155,47 +119,18 @@ def splits(config: Config, raw: Path) -> Splits:
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 
 
-def column_of(name: str) -> str | None:
-    """Which of COLUMNS a column's name means."""
-    plain = _plain(name)
-    for column, synonyms in COLUMNS.items():
-        if {plain, plain.removesuffix("s"), plain.removesuffix("es")} & {column, *synonyms.split()}:
-            return column
-    return None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name.casefold())
-
-
-def similar(classes: list[str]) -> list[str]:
-    """A sentence per class whose name differs from an earlier one only by case."""
-    first: dict[str, str] = {}
-    return [
-        f"the labels {other!r} and {name!r} differ only by case: they are two classes"
-        for name in classes
-        if (other := first.setdefault(name.casefold(), name)) != name
-    ]
-
-
-def _rows(content: dict[str, list[str | None]], table: Path) -> tuple[list[Row], Counter[str]]:
+def _rows(listed: list[ImageRow], table: Path) -> tuple[list[ImageRow], Counter[str]]:
     """The rows of images, and the counts of other rows by reason."""
-    empty: list[str | None] = [None] * len(content["path"])
-    columns = [content.get(name, empty) for name in COLUMNS]
-    first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
-    rows, left_out, seen = [], Counter[str](), dict[PurePosixPath, int]()
-    for number, cells in enumerate(zip(*columns, strict=True), first):
-        place = f"{table}, row {number}"
-        path = _checked_path(cells[0], table.parent, place)
-        for name, cell in zip(COLUMNS, cells, strict=True):
-            check_class(cell or "", f"{place}, {name}")
-        if path in seen:
-            raise ValueError(f"{place}: {path} is already in row {seen[path]}; remove one")
-        seen[path] = number
-        row = Row(number, path, *cells[1:])
+    rows, left_out, seen = [], Counter[str](), dict[str, int]()
+    for given in listed:
+        place = f"{table}, row {given.number}"
+        row = given._replace(path=_checked_path(given.path, table.parent, place))
+        if row.path in seen:
+            raise ValueError(f"{place}: {row.path} is already in row {seen[row.path]}; remove one")
+        seen[row.path] = row.number
         if row.split not in (None, "train", "val"):
             raise ValueError(f"{place}: split={row.split} should be train, val or empty")
-        if reason := wrong_suffix(path):
+        if reason := wrong_suffix(PurePosixPath(row.path)):
             left_out[reason] += 1
         else:
             rows.append(row)
@@ -203,8 +138,8 @@ def _rows(content: dict[str, list[str | None]], table: Path) -> tuple[list[Row],
 
 
 def _with_unlisted(
-    rows: list[Row], left_out: Counter[str], root: Path, table: Path
-) -> tuple[list[Row], Counter[str]]:
+    rows: list[ImageRow], left_out: Counter[str], root: Path, table: Path
+) -> tuple[list[ImageRow], Counter[str]]:
     """A row for every image in the folder, and the counts of other files than the table by reason.
 
     Names agree however their accents are encoded: a Mac decomposes them.
@@ -215,12 +150,12 @@ def _with_unlisted(
     if left_out:
         reason, count = left_out.most_common(1)[0]
         raise ValueError(f"{table} has {counted(count, 'rows')} {reason}; write names of images, as 300.jpg")
-    listed = {normalize("NFC", str(row.path)): row for row in rows}
+    listed = {normalize("NFC", row.path): row for row in rows}
     others = Counter[str]()
     every = []
     for path, _ in images_below(root, "", others):
-        row = listed.pop(normalize("NFC", path), Row(0, PurePosixPath(path), None, None, None))
-        every.append(row._replace(path=PurePosixPath(path)))
+        row = listed.pop(normalize("NFC", path), ImageRow(0, path))
+        every.append(row._replace(path=path))
     if listed:
         row = next(iter(listed.values()))
         raise ValueError(
@@ -231,32 +166,15 @@ def _with_unlisted(
     return every, +others
 
 
-def _checked_path(text: str | None, folder: Path, place: str) -> PurePosixPath:
+def _checked_path(text: str, folder: Path, place: str) -> str:
     """A path below the table's folder."""
-    if not text:
-        raise ValueError(f"{place}: the path is empty")
     path = PurePosixPath(text)
-    if "\\" in text:
-        raise with_backslashes(text, place)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{place}: {text} leads out of the table's folder; give a path below it")
-    return PurePosixPath(on_disk(folder, text))
+    return str(PurePosixPath(on_disk(folder, text)))
 
 
-def with_backslashes(path: str, place: object) -> ValueError:
-    """The error about a path as Windows writes it."""
-    return ValueError(f"{place}: the path {path} has backslashes; write {path.replace(chr(92), '/')}")
-
-
-def on_disk(folder: Path, name: str) -> str:
-    """The name with its accents encoded as those of the file: a Mac decomposes them."""
-    if name.isascii() or is_url(folder):
-        return name
-    forms = (name, normalize("NFC", name), normalize("NFD", name))
-    return next((form for form in forms if (folder / form).exists()), name)
-
-
-def _kept_for_training(rows: list[Row], group_splits: dict[str, str]) -> set[str]:
+def _kept_for_training(rows: list[ImageRow], group_splits: dict[str, str]) -> set[str]:
     """A group, or an image without one, of each class: one in training by the table, or the last held out."""
     units = []
     for row in rows:
@@ -267,9 +185,9 @@ def _kept_for_training(rows: list[Row], group_splits: dict[str, str]) -> set[str
     return last_of_classes(units)
 
 
-def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
+def _splits_of_groups(rows: list[ImageRow], table: Path) -> dict[str, str]:
     """The split of each group that names one in at least one row."""
-    named: dict[str, Row] = {}
+    named: dict[str, ImageRow] = {}
     for row in rows:
         if row.group and row.split:
             other = named.setdefault(row.group, row)
@@ -279,85 +197,3 @@ def _splits_of_groups(rows: list[Row], table: Path) -> dict[str, str]:
                     f"{row.split} in row {row.number}; a group belongs to one split"
                 )
     return {group: str(row.split) for group, row in named.items()}
-
-
-def known_columns(table: Path, *columns: str) -> dict[str, list[str | None]]:
-    """The cells of those of these COLUMNS that a table has, see `read`."""
-    return read(table, {column: column for column in columns})[0]
-
-
-def read(table: Path, names: Mapping[str, str]) -> tuple[dict[str, list[str | None]], str]:
-    """The cells of some of COLUMNS, None for an empty cell; one line with the used and the ignored columns.
-
-    Args:
-        names: what the table calls each; a column that it lacks may be there under one synonym instead.
-
-    Raises:
-        ValueError: the table is damaged, lacks `path` or a column with another name than its own, or has two
-            for one.
-    """
-    parsed = read_as_text(table, lambda name: name in names.values() or column_of(name) in names)
-    every, found, used = parsed.column_names, dict[str, list[str | None]](), dict[str, str]()
-    unescaped = str if table.suffix.lower() == ".parquet" else with_formula
-    for column, name in names.items():
-        synonyms = [other for other in every if column_of(other) == column and other not in names.values()]
-        here = [other for other in every if other == name] or (synonyms if name == column else [])
-        if len(here) > 1:
-            raise ValueError(
-                f"{table} has the columns {' and '.join(here)} for one {column}; remove or rename one"
-            )
-        if here:
-            cells = [
-                _cell(cell and unescaped(cell)) for cell in parsed.column(every.index(here[0])).to_pylist()
-            ]
-            if column != "path":  # `on_disk` finds the file
-                cells = [cell and normalize("NFC", cell) for cell in cells]
-            found[column] = cells
-            used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
-        elif name != column:
-            raise ValueError(
-                f"dataset.columns.{column}={name}, but {table} has the columns {', '.join(every)}; choose one"
-            )
-        elif column == "path":
-            raise ValueError(f"{table} has the columns {', '.join(every)}; call one of them path")
-    ignored = ", ".join(name or "''" for name in every if name not in used)
-    about = f"{table}: columns {', '.join(used.values())}"
-    return found, about + (f"; ignored: {ignored}" if ignored else "")
-
-
-def _cell(cell: str | None) -> str | None:
-    return None if cell is None or cell.strip() in MISSING else cell.strip()
-
-
-def read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
-    """A pyarrow.Table from CSV or Parquet; used columns become text, so that 007 remains 007.
-
-    Raises:
-        ValueError: the table is missing or damaged.
-    """
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    try:
-        content = table.read_bytes()
-        if table.suffix.lower() == ".parquet":
-            parsed = parquet.read_table(io.BytesIO(content))
-        elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
-            raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
-        else:
-            text = content.decode("utf-8-sig")
-            if told := TOLD_DELIMITER.match(text):
-                content = text[told.end() :].encode()
-            header = re.sub('"[^"]*"', "", text).partition("\n")[0]
-            delimiter = told[1] if told else max(DELIMITERS, key=header.count)
-            layout = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-            names = csv.open_csv(io.BytesIO(content), parse_options=layout).schema.names
-            used = {name: pyarrow.string() for name in names if is_used(name)}
-            options = csv.ConvertOptions(column_types=used, strings_can_be_null=True, null_values=[""])
-            parsed = csv.read_csv(io.BytesIO(content), parse_options=layout, convert_options=options)
-        kinds = [pyarrow.string() if is_used(field.name) else field.type for field in parsed.schema]
-        return parsed.cast(pyarrow.schema(list(zip(parsed.column_names, kinds, strict=True))))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{table} is not UTF-8 text; save it again as CSV UTF-8") from error
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{table} cannot be read as a table: {' '.join(str(error).split())}") from error

@@ -11,9 +11,11 @@ from typing import Literal
 from pydantic import Field
 
 from cl.console.wording import counted
-from cl.sources import OwnImages, Splits
-from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import FEW, held_out, images_below, share_of_few
+from cl.images.folders import images_below
+from cl.images.holdout import FEW, held_out, share_of_few
+from cl.images.image import Splits
+from cl.images.listing import Keys, Listing
+from cl.sources import OwnImages
 
 
 class Config(OwnImages):

@@ -1,8 +1,6 @@
 """Checkpoints of a training run, written atomically and read without pickle; only the newest are kept."""
 
-import csv
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import PARTIAL, DamagedError, below, load_state, load_tensors, save_tensors
 
 KEEP = 2
@@ -125,17 +124,9 @@ def copied(tensor: Tensor) -> Tensor:
 
 def write_epochs(rows: list[dict[str, Any]], path: Path) -> None:
     """Write a table of epochs, to six decimals; readers never see an incomplete table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}{PARTIAL}")
-    try:
-        with partial.open("w", newline="") as file:
-            columns = dict.fromkeys(column for row in rows for column in row)
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({key: round(value, 6) for key, value in row.items()} for row in rows)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    columns = dict.fromkeys(column for row in rows for column in row)
+    cells = ([round(row[name], 6) if name in row else "" for name in columns] for row in rows)
+    write_csv(path, columns, cells)
 
 
 def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

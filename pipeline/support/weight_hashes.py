@@ -8,9 +8,9 @@ from dvc.repo import Repo
 from dvc.scm import resolve_rev
 
 from cl.config import parse, read
-from cl.hub import foreign
-from cl.hub.encoder import IMAGENET
-from cl.hub.published import fetch, is_name, missing, torchvision_url
+from cl.encoders import foreign
+from cl.encoders.encoder import IMAGENET
+from cl.encoders.published import fetch, is_name, missing, torchvision_url
 from cl.training.start import differing
 from pipeline.support import locations
 from pipeline.support.provenance import at, git
@@ -45,7 +45,7 @@ def described(name: str) -> dict[str, Any]:
     An image size that the network may choose is left out, as is a normalisation that is not recorded.
 
     Raises:
-        ValueError: `cl.hub.foreign.load` refuses the file.
+        ValueError: `cl.encoders.foreign.load` refuses the file.
     """
     if name.startswith("torchvision:"):  # known without downloading it
         network = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}

@@ -11,9 +11,9 @@ import pytest
 
 import cl
 from cl.commands.classify import classify
-from cl.hub import feature_files
-from cl.report.intervals import interval
+from cl.commands.inputs import feature_files
 from cl.runtime.tables import write_csv
+from cl.statistics import interval
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder

@@ -9,9 +9,9 @@ import torch
 
 import cl
 from cl.features.correctness import correctness
-from cl.features.paired import judge
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
+from cl.statistics import judge
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import TRANSFORM, save_encoder, torchvision_network

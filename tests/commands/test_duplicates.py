@@ -10,7 +10,7 @@ from PIL import Image as Picture
 
 import cl
 from cl.features import copies
-from cl.sources._shared import photographs
+from cl.images import photographs
 from tests.support.files import read_csv
 from tests.support.resnets import save_encoder
 from tests.support.stages import assert_refused, run_cl

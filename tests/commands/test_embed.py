@@ -1,6 +1,5 @@
 """Features of images: complete, in order, and the same after kills and on several processes."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -16,8 +15,10 @@ import timm
 import torch
 
 import cl
+from cl.commands.inputs import feature_files
+from cl.commands.jobs import embedding
 from cl.features import maps
-from cl.hub import embedding, feature_files
+from cl.runtime.files import exclusive
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
@@ -159,7 +160,7 @@ def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encod
 
 @pytest.mark.slow
 def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder, tmp_path) -> None:
-    """Listing and merging take longer than processes otherwise wait for each other."""
+    """ImageNames and merging take longer than processes otherwise wait for each other."""
     to = tmp_path / "features.npy"
     run_in_two_processes(images, encoder, to, module="slow_embed")
     assert to.with_suffix(".txt").read_text() == whole.with_suffix(".txt").read_text()
@@ -270,9 +271,7 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
     }
     (tmp_path / "notes.txt").write_text("of the user")
     (tmp_path / "notes.npy.partial").mkdir()  # of a run that was killed before it had listed its images
-    (tmp_path / "locked.npy.partial").mkdir()
-    with (tmp_path / "locked.npy.partial/lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
+    with exclusive(tmp_path / "locked.npy.partial", tmp_path / "locked.npy"):
         assert_refused(project, "embed", mistakes)
     assert not [*tmp_path.glob("features*")]
     assert (tmp_path / "notes.txt").read_text() == "of the user"

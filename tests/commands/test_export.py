@@ -9,7 +9,7 @@ import torchvision
 from safetensors.torch import save_file
 
 import cl
-from cl.hub import foreign
+from cl.encoders import foreign
 from cl.networks import backbones
 from cl.networks.backbones.resnet import Streams
 from cl.runtime.tensor_files import save_tensors

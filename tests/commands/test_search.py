@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import cl
-from cl.hub import feature_files
+from cl.commands.inputs import feature_files
 from tests.support.pictures import picture_file
 from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import assert_refused, run_cl

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import PurePath
 
 from cl.console.reasons import MOST, grouped, lines
-from cl.sources._shared.trees import wrong_suffix
+from cl.images.folders import wrong_suffix
 
 
 def test_messages_that_differ_in_numbers_are_one_reason() -> None:

@@ -11,7 +11,7 @@ from pycocotools import mask as rle
 from cl.detection.average_precision import Detections, encode_masks, evaluate, iou
 from cl.detection.coco import _runs
 from cl.detection.data import read
-from cl.shards.images import ORIENTATION
+from cl.images.decoding import ORIENTATION
 from tests.support.detection import edit_annotations
 
 FULL = rle.encode(np.ones((96, 96), np.uint8, order="F"))["counts"].decode()

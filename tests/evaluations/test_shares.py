@@ -11,7 +11,7 @@ from cl.data.reader import Reader
 from cl.evaluations import knn
 from cl.evaluations._shared import shares
 from cl.evaluations._shared.shares import classify, independent
-from cl.report.intervals import interval
+from cl.statistics import interval
 
 
 def coverage(groups: int, images: int, agreement: float, p: float, *, equal: bool) -> float:

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image as Picture
 
 from cl.features import copies
-from cl.sources._shared import photographs
+from cl.images import photographs
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from skimage.color import rgb2lab, rgb2ycbcr
 from torch import nn
 
 from cl import config
-from cl.hub import export, foreign
+from cl.encoders import foreign, formats
 from cl.networks import backbones, two_streams
 from cl.networks.backbones import resnet
 from cl.runtime.tensor_files import save_tensors
@@ -158,7 +158,7 @@ def test_weights_of_one_network_are_refused(tmp_path) -> None:
 def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     for name in ("torchvision", "detectron2"):
         with pytest.raises(ValueError, match=f"{name} supports only kind=resnet .*choose hub or onnx"):
-            export.write(two("lab"), name, tmp_path / "out", 32, {})
+            formats.write(two("lab"), name, tmp_path / "out", 32, {})
     with pytest.raises(ValueError, match="timm does not know the resnet18 .* two streams; choose hub or"):
         config.check(compose(tmp_path, "backbone=resnet18_lab")).backbone.in_timm()
     save_tensors(two("lab").state_dict(), tmp_path / "backbone.safetensors", {})

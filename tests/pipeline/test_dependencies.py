@@ -58,7 +58,7 @@ def closure(stage: str, paths: set[Path]) -> set[str]:
     Only `weights` reads foreign encoders: `evaluate` does so outside DVC.
     """
     todo, seen = list(paths), set()
-    ignored = GLUE if stage == "weights" else (*GLUE, "cl/hub/foreign.py")
+    ignored = GLUE if stage == "weights" else (*GLUE, "cl/encoders/foreign.py")
     while todo:
         path = todo.pop()
         name = str(path.relative_to(ROOT))

@@ -17,10 +17,10 @@ from cl.commands.export import FILES, FOLDERS
 from cl.config import load
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
+from cl.encoders import formats
 from cl.evaluations import knn
 from cl.features.extraction import extract
 from cl.features.knn import classify, top1
-from cl.hub import export
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
@@ -121,7 +121,7 @@ def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:
     for name, read_back in READERS.items():
         path = tmp_path / (name if name in FOLDERS else f"{name}{FILES[name]}")
         if name not in FOLDERS:
-            export.write(network, name, path, params.dataset.crop, {})
+            formats.write(network, name, path, params.dataset.crop, {})
         try:
             theirs = read_back(path)
         except ImportError as error:

@@ -20,8 +20,8 @@ import sklearn.datasets  # noqa: F401  once, before forking
 from PIL import Image as Picture
 
 import cl.shards.scenes  # noqa: F401
-from cl.shards import images
-from cl.shards.images import ORIENTATION
+from cl.images import decoding
+from cl.images.decoding import ORIENTATION
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
 from tests.support.pictures import (
@@ -215,7 +215,7 @@ def test_warnings_of_pillow_are_not_printed(template, tmp_path) -> None:
     damaged = exif.tobytes()[:20] + b"\xff" * 4
     content = file_of(photograph(), exif=damaged)
     with pytest.warns(UserWarning):
-        images.decode(content, upright=True)
+        decoding.decode(content, upright=True)
     (folder / "exif.jpg").write_bytes(content)
     command = [sys.executable, "-m", "pipeline.prepare"]
     environment = {**os.environ, "CL_RAW": "raw", "PYTHONPATH": str(ROOT)}

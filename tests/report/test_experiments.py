@@ -12,7 +12,7 @@ from cl.report.experiments import (
     mean_over_seeds,
     varying_params,
 )
-from cl.report.intervals import interval
+from cl.statistics import interval
 from tests.support.experiments import KNN, TABLE3, composed, experiment, knn_200, measured
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from cl.report import paper_tables
 from cl.report.experiments import Experiment, mean_over_seeds
-from cl.report.intervals import Estimate, Interval
 from cl.report.paper_matches import Match, PaperMatches, commands
+from cl.statistics import Estimate, Interval
 from tests.support.experiments import KNN, TABLE3, composed, experiment
 
 

@@ -1,31 +1,56 @@
 """Locks that keep other processes from the same files."""
 
 import errno
+import fcntl
 import os
+import subprocess
+import sys
 
 import pytest
 
 from cl.runtime import files
 
+FORK_AND_DIE = """
+import os, sys
+from pathlib import Path
+from cl.runtime.files import exclusive
+with exclusive(Path(sys.argv[1]), Path(sys.argv[1])):
+    if os.fork():
+        os._exit(0)
+    sys.stdin.read()
+"""
 
-def lock_on_lustre(descriptor: int, operation: int) -> None:
-    """What `fcntl.flock` does where Lustre is mounted without locks."""
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+def failing(number: int):
+    def lock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return lock
 
 
-def failing_lock(descriptor: int, operation: int) -> None:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def test_a_file_system_without_locks_locks_nothing(tmp_path) -> None:
-    descriptor = os.open(tmp_path / "lock", os.O_WRONLY | os.O_CREAT)
-    with files.locked(descriptor, lock_on_lustre, tmp_path):
+@pytest.mark.parametrize("lock", [lambda x: files.exclusive(x, x), files.exclusive_with_children])
+def test_a_locked_folder_is_refused(lock, tmp_path) -> None:
+    refused = pytest.raises(ValueError, match="another process is writing into")
+    with lock(tmp_path), refused, lock(tmp_path):
         pass
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.close(descriptor)
-
-
-def test_other_failures_are_errors(tmp_path) -> None:
-    descriptor = os.open(tmp_path / "lock", os.O_WRONLY | os.O_CREAT)
-    with pytest.raises(OSError, match="Input/output"), files.locked(descriptor, failing_lock, tmp_path):
+    with lock(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("lock", [lambda x: files.exclusive(x, x), files.exclusive_with_children])
+def test_a_file_system_without_locks_locks_nothing(lock, tmp_path, monkeypatch) -> None:
+    """As Lustre mounted without locks; other failures are errors."""
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOSYS))
+    with lock(tmp_path), lock(tmp_path):
+        pass
+    monkeypatch.setattr(fcntl, "flock", failing(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"), lock(tmp_path):
+        pass
+
+
+def test_a_process_that_dies_frees_its_lock_even_if_its_children_live(tmp_path) -> None:
+    program = subprocess.Popen([sys.executable, "-c", FORK_AND_DIE, tmp_path], stdin=subprocess.PIPE)
+    program.wait()
+    with files.exclusive(tmp_path, tmp_path):
+        pass
+    program.communicate()

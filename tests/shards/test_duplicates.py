@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cl.data.reader import Reader
+from cl.images.image import UNLABELLED, Image, Splits
 from cl.shards import duplicates
-from cl.sources import UNLABELLED, Image, Splits
 from tests.support.pictures import file_of, photograph
 from tests.support.tiny import stored, write_shards
 

@@ -12,10 +12,12 @@ import pytest
 from PIL import Image as Picture
 
 from benchmarks.memory import growth
-from cl.shards import images, levels
-from cl.shards.images import ORIENTATION
+from cl.images import decoding
+from cl.images.decoding import ORIENTATION
+from cl.images.image import UNLABELLED, Image
+from cl.shards import levels
 from cl.shards.team import Team
-from cl.sources import UNLABELLED, Image, Storage
+from cl.sources import Storage
 from tests.support.pictures import file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored
 
@@ -83,7 +85,7 @@ def test_pixels_without_data_do_not_set_the_levels(value, tagged, share, tile, t
         missing = np.random.default_rng(number).random(pixels.shape) < share
         valid[f"{number}"] = pixels[~missing & (pixels != np.float32(value))]
         pixels[missing] = value
-        tags = {"tiffinfo": {images.NO_DATA: f"{value}"}} if tagged else {}
+        tags = {"tiffinfo": {decoding.NO_DATA: f"{value}"}} if tagged else {}
         files[f"{number}.tif"] = file_of(Picture.fromarray(pixels), "TIFF", **tags)
     reader = stored(tmp_path, files, tile=tile)
     everything = np.concatenate([*valid.values()]).astype(np.float64)

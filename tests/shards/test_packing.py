@@ -9,7 +9,8 @@ import webdataset
 from PIL import Image as Picture
 
 from cl.data.reader import Reader
-from cl.shards import images, packing
+from cl.images import decoding
+from cl.shards import packing
 from cl.sources import Storage
 from cl.sources._shared.class_folders import class_folders
 from tests.support.pictures import UNREADABLE, odd_tree, picture_file, tree
@@ -29,7 +30,7 @@ def test_skipped_images_do_not_shift_keys_labels_or_pixels(tmp_path, shard_image
         assert label == image.label
         assert reader.read(position) == image.read()
         assert np.array_equal(
-            reader.pixels(position), images.decode(image.read(), levels=reader.manifest.levels)
+            reader.pixels(position), decoding.decode(image.read(), levels=reader.manifest.levels)
         )
     shards = [shard.name for split in reader.manifest.splits.values() for shard in split.shards]
     assert shards == sorted(path.name for path in (tmp_path / "shards").glob("*.tar"))
@@ -59,7 +60,7 @@ def test_what_cannot_be_read_is_left_out_with_a_reason(tmp_path) -> None:
 def test_reencoded_and_turned_images_are_counted(tmp_path) -> None:
     root = tree(tmp_path / "own")
     exif = Picture.Exif()
-    exif[images.ORIENTATION] = 6
+    exif[decoding.ORIENTATION] = 6
     for number, size in enumerate(((40, 50), (50, 40), (20, 30))):
         Picture.new("RGB", size).save(root / "train" / "cat" / f"turned {number}.jpg", exif=exif)
     splits = class_folders(root)

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
+from cl.images.image import Splits
 from cl.shards import running, writing
 from cl.shards.packing import pack
 from cl.shards.team import Team
-from cl.sources import Splits, Storage
+from cl.sources import Storage
 from cl.sources._shared.class_folders import class_folders
 from tests.support.pictures import digest, odd_tree, picture_file, tree
 from tests.support.processes import run_ranks

@@ -11,8 +11,8 @@ from PIL import Image as Picture
 from PIL import ImageOps
 
 from cl.data.reader import Reader
-from cl.shards import images
-from cl.sources import Image, RawImage, Splits
+from cl.images import decoding
+from cl.images.image import Image, RawImage, Splits
 from tests.support.pictures import digest, file_of, photograph, png, with_orientation
 from tests.support.tiny import pixels_by_key, stored, write_shards
 
@@ -169,7 +169,7 @@ def test_a_huge_image_is_cut_and_a_large_one_read_without_a_warning(tmp_path, mo
         reader = stored(tmp_path / "tiles", {"a.png": file}, {"b.png": middle}, tile=600)
         found = reader.pixels(5)
         assert Reader(tmp_path / "tiles/shards", "val").pixels(0).shape[2] == 3
-        assert images.decode(middle).shape == (1_000, 1_000, 3)
+        assert decoding.decode(middle).shape == (1_000, 1_000, 3)
         files = {"a.png": png(13_600, 13_600), "b.png": FILE}
         refused = stored(tmp_path / "refused", files).manifest.splits["train"].skipped
     row, column = (int(number) for number in reader.keys[5].decode().split("_")[1:])

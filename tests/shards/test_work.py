@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cl.images.image import Splits
 from cl.shards import writing
 from cl.shards.team import Team
-from cl.sources import Splits, Storage
+from cl.sources import Storage
 from cl.sources._shared.class_folders import class_folders
 from pipeline.support import outputs
 from tests.support.pictures import digest, picture_file, shard_states, tree, without_heic

@@ -16,7 +16,8 @@ from torchvision import datasets
 from torchvision.datasets import CIFAR10, CIFAR100
 from tqdm import tqdm
 
-from cl.sources import Splits, cifar10, cifar100, stl10
+from cl.images.image import Splits
+from cl.sources import cifar10, cifar100, stl10
 from cl.sources._shared import archives
 from tests.support.archives import CLASSES, add_member, add_special, contents, tiny_cifar, tiny_stl10
 from tests.support.processes import join, start_fork

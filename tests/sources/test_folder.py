@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cl.sources import Splits, folder
-from cl.sources._shared.trees import summary
+from cl.images.folders import summary
+from cl.images.image import Splits
+from cl.sources import folder
 from tests.support.pictures import picture_file, tree
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from torchvision.datasets.imagenet import ARCHIVE_META
 
-from cl.sources import Splits, imagenet
+from cl.images.image import Splits
+from cl.sources import imagenet
 from cl.sources._shared import imagenet as archive
 from tests.support.archives import add_member, add_special, tar_of
 

@@ -10,8 +10,9 @@ from pyarrow import parquet
 
 from cl import config
 from cl.data.reader import Reader
+from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
-from cl.sources import UNLABELLED, Image, Source, Splits, check_labels, table, unlabelled
+from cl.sources import Source, check_labels, table, unlabelled
 from tests.support.pictures import picture_file
 from tests.support.project import compose
 from tests.support.tiny import write_shards

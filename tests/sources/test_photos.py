@@ -2,8 +2,8 @@
 
 from PIL import Image as Picture
 
+from cl.images import photographs
 from cl.sources import photos
-from cl.sources._shared import photographs
 
 
 def test_photos_are_twenty_classes_from_disjoint_bands(params, tmp_path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
+from cl.images.image import UNLABELLED, raw_images
 from cl.runtime.registry import kinds
-from cl.sources import UNLABELLED, check_labels, raw_images
+from cl.sources import check_labels
 from tests.support.archives import contents, noise, splits_of, write_and_read
 
 

@@ -12,9 +12,9 @@ from torchvision.datasets import STL10
 from cl import config
 from cl.data.reader import Reader
 from cl.evaluations import Context, knn, linear, semi
+from cl.images.image import UNLABELLED
 from cl.pretraining import monitor
 from cl.runtime import machine
-from cl.sources import UNLABELLED
 from cl.training.checkpoints import Checkpoints
 from tests.support.archives import splits_of, with_hashes_of, write_and_read
 from tests.support.project import compose

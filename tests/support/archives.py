@@ -13,8 +13,9 @@ from PIL import Image as Picture
 from torchvision.datasets import CIFAR10, STL10
 
 from cl.data.reader import Reader
+from cl.images.image import Splits
 from cl.runtime.registry import module_of
-from cl.sources import Source, Splits
+from cl.sources import Source
 from cl.sources._shared import imagenet
 from tests.support.tiny import write_shards
 

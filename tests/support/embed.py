@@ -1,7 +1,7 @@
 """`python -m tests.support.embed`: `cl embed` in parts of 64 images instead of thousands."""
 
 from cl.commands.embed import command
-from cl.hub import embedding
+from cl.commands.jobs import embedding
 
 embedding.PART, embedding.BATCH = 64, 32
 embedding.FEW = 0  # start data workers for any number of images

@@ -15,7 +15,7 @@ import pytest
 import simplejpeg
 from PIL import Image as Picture
 
-from cl.shards import images
+from cl.images import decoding
 
 
 def photograph(height: int = 37, width: int = 53) -> Picture.Image:
@@ -45,7 +45,7 @@ def png(width: int, height: int) -> bytes:
 def with_orientation(orientation: int, form: str = "JPEG") -> bytes:
     """A file with this EXIF orientation."""
     exif = Picture.Exif()
-    exif[images.ORIENTATION] = orientation
+    exif[decoding.ORIENTATION] = orientation
     return file_of(photograph(), form, exif=exif)
 
 
@@ -137,9 +137,9 @@ def without_heic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if pillow-heif were not installed."""
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pillow_heif", None)
-        images.reads_heic.cache_clear()
+        decoding.reads_heic.cache_clear()
         yield
-    images.reads_heic.cache_clear()
+    decoding.reads_heic.cache_clear()
 
 
 def digest(folder: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from cl.data.transform import Transform
-from cl.hub import published
+from cl.encoders import published
 from cl.networks import backbones
 from cl.runtime.tensor_files import save_tensors
 from tests.support.backbones import residual

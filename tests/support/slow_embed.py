@@ -8,8 +8,8 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from cl.commands.embed import command
+from cl.commands.jobs import embedding
 from cl.console import launch
-from cl.hub import embedding
 from tests.support import embed  # noqa: F401, it makes parts small
 
 PATIENCE, LONGER = 3, 5  # seconds

@@ -15,13 +15,14 @@ from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.evaluations import Context, Encoder
 from cl.features.extraction import Pixels
+from cl.images.folders import images_below
+from cl.images.image import Splits
+from cl.images.listing import Keys, Listing
 from cl.runtime import machine
 from cl.shards import writing
 from cl.shards.manifest import Manifest
 from cl.shards.team import Team
-from cl.sources import Scenes, Splits, Storage
-from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import images_below
+from cl.sources import Scenes, Storage
 from cl.training.checkpoints import Checkpoints
 from pipeline.support.locations import transform
 from tests.support.pictures import file_of, photograph

@@ -1,6 +1,5 @@
 """Archives as their publishers distribute them: download, check, unpack and read; damage is a ValueError."""
 
-import fcntl
 import hashlib
 import http.client
 import os
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, TypeAlias
+
+from filelock import FileLock
 
 from cl.console.progress import Progress
 from cl.runtime.stores import is_url
@@ -39,8 +40,7 @@ def ensure_unpacked(archive: Archive, raw: Path) -> Path:
     folder = raw / archive.base_folder
     if not folder.exists():
         raw.mkdir(parents=True, exist_ok=True)
-        with folder.with_name(f".{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one process creates the folder while others wait
+        with FileLock(folder.with_name(f".{folder.name}.lock")):  # one process unpacks while others wait
             if not folder.exists():
                 _unpack(archive, folder)
     remedy = (

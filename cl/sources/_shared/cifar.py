@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from cl.sources import Source, Splits, raw_images
+from cl.images.image import Splits, raw_images
+from cl.sources import Source
 from cl.sources._shared.archives import ensure_unpacked
 
 if TYPE_CHECKING:

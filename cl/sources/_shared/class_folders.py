@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from cl.sources import Splits
-from cl.sources._shared.listing import Keys, Listing
-from cl.sources._shared.trees import SUFFIXES, check_class, check_name, images_below, why_hidden
+from cl.images.folders import SUFFIXES, classes_in, images_below, is_class
+from cl.images.image import Splits
+from cl.images.listing import Keys, Listing
 
 KAGGLE = "LOC_val_solution.csv"
 
@@ -23,9 +23,9 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
             or link is refused.
     """
     check_layout(root)
-    train_classes, val_classes = _class_names(root / "train"), _class_names(root / "val")
+    train_classes, val_classes = classes_in(root / "train"), classes_in(root / "val")
     if classes is None:
-        classes = train_classes
+        classes = list(train_classes)
     if not classes:
         raise ValueError(f"no class folders in {root / 'train'}; put the images of each class into a folder")
     if not val_classes and any(path.is_file() for path in (root / "val").iterdir()):
@@ -38,7 +38,8 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
             "add it there, or remove it here"
         )
     left_out = Counter[str]()
-    train, val = (_images(root / split, classes, left_out) for split in ("train", "val"))
+    train = _images(root / "train", [train_classes[name] for name in classes], left_out)
+    val = _images(root / "val", [val_classes[name] for name in classes], left_out)
     return Splits(classes, train, val, +left_out)
 
 
@@ -76,24 +77,12 @@ def check_layout(root: Path) -> None:
             )
 
 
-def _class_names(folder: Path) -> list[str]:
-    names = sorted(path.name for path in folder.iterdir() if _is_class(path))
-    for name in names:
-        check_name(str(folder / name))
-        check_class(name, str(folder))
-    return names
-
-
-def _is_class(path: Path) -> bool:
-    return path.is_dir() and not why_hidden(path.name)
-
-
-def _images(root: Path, classes: list[str], left_out: Counter[str]) -> Listing:
-    """List the images of all classes, sorted by name; `left_out` counts other entries by reason."""
-    left_out["next to the class folders"] += sum(not _is_class(path) for path in root.iterdir())
+def _images(root: Path, folders: list[str], left_out: Counter[str]) -> Listing:
+    """List the images of all class folders, sorted by name; `left_out` counts other entries by reason."""
+    left_out["next to the class folders"] += sum(not is_class(path) for path in root.iterdir())
     keys = Keys()
     listed = Listing(root, keys)
-    for label, name in enumerate(classes):
+    for label, name in enumerate(folders):
         before = len(listed)
         for path, status in images_below(root, name, left_out):
             keys.add(path)

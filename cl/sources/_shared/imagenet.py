@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from cl.console.wording import counted
+from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
-from cl.sources import UNLABELLED, Image, Splits
 from cl.sources._shared.archives import members
 from cl.sources._shared.class_folders import check_complete, class_folders
 

@@ -1,0 +1,1 @@
+"""Classifiers on the features of few labelled images: heads, files, fine-tuning."""

@@ -1,0 +1,282 @@
+"""A linear classifier of features, with accuracy and probabilities measured on images that it did not see.
+
+Logistic regression: multinomial for one label per image, one-vs-rest for several.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, log_expit, log_softmax, softmax
+
+from cl.console.wording import counted
+from cl.features import logistic
+from cl.statistics import separated
+
+FOLDS, FEWEST, BINS = 5, 3, 15
+GRID = 10.0 ** np.arange(-1, 4)  # C of `logistic.fit`, for rows with a mean squared norm of 1
+USUAL = 300.0  # C, with temperature 1, where folds are too few to choose them
+ROUGH, PRECISE = 1e-4, 1e-8  # tolerances, for choosing C and for the head
+TEMPERATURES = (0.1, 10.0)
+BLOCK = 2**14  # images
+
+Split = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Head:
+    """Logits W f / |f| + b of features f.
+
+    weights: W, (C, D) float32.
+    bias: b, (C,) float32.
+    temperature: divides the logits.
+    multilabel: whether an image may have several labels: probabilities are sigmoids instead of a softmax.
+    """
+
+    weights: np.ndarray
+    bias: np.ndarray
+    temperature: float
+    multilabel: bool
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """(N, C) float32 for features (N, D), which may be mapped from a file."""
+        result = np.empty((len(features), len(self.bias)), np.float32)
+        for start in range(0, len(features), BLOCK):
+            logits = self.logits(features[start : start + BLOCK])
+            result[start : start + BLOCK] = probabilities(
+                logits, self.temperature, multilabel=self.multilabel
+            )
+        return result
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """(N, C), before the temperature."""
+        result: np.ndarray = unit_rows(features) @ self.weights.T + self.bias
+        return result
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A head, and the probabilities of each image by a head that was not trained on it.
+
+    regularisation: C of `logistic.fit`.
+    raw: (N, C), before the temperature.
+    calibrated: (N, C).
+    folds: a head and the images that it was not trained on, for each fold.
+    """
+
+    head: Head
+    regularisation: float
+    raw: np.ndarray
+    calibrated: np.ndarray
+    folds: list[tuple[Head, np.ndarray]]
+
+
+def train(
+    features: np.ndarray,
+    targets: np.ndarray,
+    classes: Sequence[str],
+    groups: np.ndarray | None = None,
+    *,
+    multilabel: bool = False,
+    number: int = FOLDS,
+    report: Callable[[int], object] = lambda images: None,
+) -> Trained:
+    """Train a head on all images, and measure it by nested cross-validation.
+
+    The images of a fold choose neither the regularisation nor the temperature of the head that they measure.
+
+    Args:
+        features: (N, D), finite.
+        targets: (N, C) bool, the labels of each image: exactly one, or at least one if `multilabel`.
+        classes: the C names, for errors.
+        groups: (N,) int64; images of a group are in the same fold; -1: no group.
+        number: of folds; few images give fewer.
+        report: called with the number of images that a fold has measured.
+
+    Raises:
+        ValueError: see `folds_of`.
+    """
+    folds, heads = folds_of(targets, classes, groups, number), []
+    rows, to_features = _rotated(unit_rows(features.astype(np.float64)))
+    raw, calibrated = np.empty(targets.shape), np.empty(targets.shape)
+    for seen, held_out in folds:
+        part = None if groups is None else groups[seen]
+        fitted, _ = _fit(rows[seen], targets[seen], _folds(targets[seen], part), multilabel)
+        heads.append((to_features(fitted), held_out))
+        logits = rows[held_out] @ fitted.weights.T + fitted.bias
+        raw[held_out] = probabilities(logits, 1.0, multilabel=multilabel)
+        calibrated[held_out] = probabilities(logits, fitted.temperature, multilabel=multilabel)
+        report(len(held_out))
+    fitted, regularisation = _fit(rows, targets, folds, multilabel)
+    return Trained(to_features(fitted), regularisation, raw, calibrated, heads)
+
+
+def folds_of(
+    targets: np.ndarray, classes: Sequence[str], groups: np.ndarray | None = None, number: int = FOLDS
+) -> list[Split]:
+    """The rows (seen, held out) of each fold; the arguments are those of `train`.
+
+    Raises:
+        ValueError: there is only one class, or all images of a class would be in one fold.
+    """
+    if len(classes) < 2:
+        raise ValueError(
+            f"all labels are {classes[0]!r}, expected at least two classes; label images of another class"
+        )
+    folds = _folds(targets, groups, number)
+    for label in _unseen(folds, targets):
+        count = int(targets[:, label].sum())
+        apart = "which cannot be held out in part (images of a group, and copies, stay together)"
+        raise ValueError(
+            f"class {classes[label]!r} has {counted(count, 'labelled images')}, "
+            f"{apart if count > 1 else 'expected at least 2'}; label more, or remove this label"
+        )
+    return folds
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """The rows (N, D) divided by their lengths; rows of zeros stay."""
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    return features / np.where(lengths > 0, lengths, 1)
+
+
+def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[Head], Head]]:
+    """The centred rows, with mean squared norm 1, in min(N, D) dimensions; the way back for a head.
+
+    The weights of a head are a combination of the rows, so fewer dimensions lose nothing and save most of the
+    time.
+    """
+    centre = rows.mean(0)
+    rows = rows - centre
+    scale = float(np.sqrt((rows**2).sum(1).mean())) or 1.0
+    rows, axes = rows / scale, None
+    if rows.shape[0] < rows.shape[1]:
+        left, singular, axes = np.linalg.svd(rows, full_matrices=False)
+        rows = left * singular
+
+    def to_features(head: Head) -> Head:
+        weights = (head.weights if axes is None else head.weights @ axes) / scale
+        bias = head.bias - weights @ centre
+        return replace(head, weights=weights.astype(np.float32), bias=bias.astype(np.float32))
+
+    return rows, to_features
+
+
+def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Split]:
+    """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
+
+    The largest groups come first, each into the fold with the fewest images of its most frequent label, but
+    if possible not where it would complete a label. Few images give fewer folds, or none.
+    """
+    rarest = np.where(targets, targets.sum(0), np.inf).argmin(1)
+    names, group = np.unique(separated(groups, len(rarest)), return_inverse=True)
+    number = min(most, len(names), int(targets.sum(0).max()))
+    if number < 2:
+        return []
+    counts = np.zeros((len(names), targets.shape[1]), int)
+    np.add.at(counts, (group, rarest), 1)
+    every = np.zeros_like(counts)  # label of each image, not only the rarest
+    np.add.at(every, group, targets)
+    label, size = counts.argmax(1), counts.sum(1)
+    fold, held = np.empty(len(names), int), np.zeros(number, int)
+    others = np.tile(targets.sum(0), (number, 1))  # images of each label outside the fold
+    random = np.random.default_rng(0).random(len(names))
+    for each in np.lexsort((random, label, -size)):
+        completed = ((others == every[each]) & (every[each] > 0)).sum(1)
+        fold[each] = np.lexsort((held, -others[:, label[each]], completed))[0]
+        held[fold[each]] += size[each]
+        others[fold[each]] -= every[each]
+    return [(np.flatnonzero(fold[group] != k), np.flatnonzero(fold[group] == k)) for k in range(number)]
+
+
+def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
+    """The classes that the head of some fold would not see."""
+    if not folds:
+        return list(range(targets.shape[1]))
+    return np.flatnonzero(~np.all([targets[seen].any(0) for seen, _ in folds], axis=0)).tolist()
+
+
+def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], multilabel: bool) -> tuple[Head, float]:
+    """A head of all rows, with the temperature and the C that give held-out rows the smallest log-loss.
+
+    The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With
+    two folds, heads of half the images would choose; USUAL is better (docs/results/classification.md).
+    """
+    chosen, temperature, best = USUAL, 1.0, np.inf
+    if len(folds) >= FEWEST and not _unseen(folds, targets):
+        fits: list[np.ndarray | None] = [None] * len(folds)
+        logits = np.empty(targets.shape)
+        for c in GRID:
+            for k, (seen, held_out) in enumerate(folds):
+                fitted = logistic.fit(
+                    rows[seen], targets[seen], c, several=multilabel, start=fits[k], tolerance=ROUGH
+                )
+                fits[k] = fitted
+                logits[held_out] = rows[held_out] @ fitted[:, :-1].T + fitted[:, -1]
+            loss = log_loss(logits, targets, multilabel=multilabel)
+            if loss >= best:
+                break
+            best, chosen = loss, float(c)
+            temperature = fit_temperature(logits, targets, multilabel=multilabel)
+    final = logistic.fit(rows, targets, chosen, several=multilabel, tolerance=PRECISE)
+    return Head(final[:, :-1], final[:, -1], temperature, multilabel), chosen
+
+
+def probabilities(logits: np.ndarray, temperature: float, *, multilabel: bool) -> np.ndarray:
+    """Softmax of logits (N, C) / temperature, or their sigmoid if `multilabel`."""
+    result: np.ndarray = expit(logits / temperature) if multilabel else softmax(logits / temperature, axis=1)
+    return result
+
+
+def log_loss(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
+    """The mean over images of the cross-entropy with targets (N, C), labels or probabilities."""
+    if multilabel:
+        likelihood = targets * log_expit(logits) + (1 - targets) * log_expit(-logits)
+    else:
+        likelihood = targets * log_softmax(logits, axis=1)
+    return float(-likelihood.sum(1).mean())
+
+
+def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
+    """The temperature with the smallest log-loss (Guo et al. 2017, On calibration of modern neural networks).
+
+    One image is added whose labels are all equally likely: otherwise few images, all right, would give 0.
+    """
+    n, classes = targets.shape
+    smoothed = (n * targets + 1 / (2 if multilabel else classes)) / (n + 1)
+
+    def loss(log_temperature: float) -> float:
+        return log_loss(logits / np.exp(log_temperature), smoothed, multilabel=multilabel)
+
+    return float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
+
+
+def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
+    """Expected calibration error in percent, in 15 bins of equal width (Guo et al. 2017, eq. 3).
+
+    It compares the largest probability of each image with whether that class is right; if `multilabel`, each
+    probability with whether the image has the label.
+    """
+    if multilabel:
+        confidence, right = probabilities.ravel(), targets.ravel()
+    else:
+        first = probabilities.argmax(1)[:, None]
+        confidence = np.take_along_axis(probabilities, first, 1)[:, 0]
+        right = np.take_along_axis(targets, first, 1)[:, 0]
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, confidence, BINS) - np.bincount(bins, right, BINS)
+    return float(100 * np.abs(gaps).sum() / len(confidence))
+
+
+def average_precisions(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Average precision (C,) of the images ranked by each class, in percent; equal scores share a rank."""
+    return np.array([_average_precision(*both) for both in zip(targets.T, probabilities.T, strict=True)])
+
+
+def _average_precision(truth: np.ndarray, scores: np.ndarray) -> float:
+    order = (-scores).argsort(kind="stable")
+    hits = truth[order].cumsum()
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of each run of equal scores
+    precision, recall = hits[last] / (last + 1), hits[last] / hits[-1]
+    return float(100 * (np.diff(recall, prepend=0) * precision).sum())

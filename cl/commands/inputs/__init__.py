@@ -1,0 +1,1 @@
+"""What the commands read: images, tables of labels, files of features."""

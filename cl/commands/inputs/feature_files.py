@@ -1,0 +1,199 @@
+"""Files of features and image names: Parquet, .npy with a .txt, or CSV.
+
+Writers add part by part: `append` takes features (n, *shape) float32 and n names, with shape (D,), or
+(H', W', D) for patches; `paths` are the written files, with the features last.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from cl.runtime.tables import with_formula, without_formula
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of N images.
+
+    names: N paths, from the folder in `notes`.
+    features: (N, D) float32, or (N, H', W', D) of patches.
+    notes: `sha256` and `transform` of the encoder, `shape` and `folder`, where the format stores them.
+    """
+
+    names: list[str]
+    features: np.ndarray
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+class Parquet:
+    """Columns `name` and `features` (lists of numbers), a row group for each part."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
+        self.paths = [path]
+        columns = [("name", pa.string()), ("features", pa.list_(pa.float32(), math.prod(shape)))]
+        self._schema = pa.schema(columns, metadata=notes)
+        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False)
+
+    def append(self, names: list[str], features: np.ndarray) -> None:
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features[0].size)
+        self._writer.write_table(pa.table([pa.array(names), lists], schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    @staticmethod
+    def read(path: Path) -> Features:
+        file = pq.ParquetFile(path)
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        names: list[str] = []
+        features = np.empty((rows, 0), np.float32)
+        for batch in file.iter_batches(2**14, columns=["name", "features"]):
+            # pandas writes lists of any length
+            widths = set(pc.list_value_length(batch["features"]).to_pylist())
+            if len(widths) > 1:
+                raise ValueError(f"its rows have {widths} features")
+            part = batch["features"].flatten().to_numpy().reshape(len(batch), *widths)
+            if not names:
+                features = np.empty((rows, *widths), np.float32)
+            features[len(names) : len(names) + len(batch)] = part
+            names += batch["name"].cast(pa.string()).to_pylist()
+        notes = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+        return Features(names, features.reshape(rows, *json.loads(notes.get("shape", "[-1]"))), notes)
+
+
+class Npy:
+    """An array (n, *shape) float32, and a text file with a name per line; it cannot store notes."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
+        self.paths = [path.with_suffix(".txt"), path]
+        self._names, self._features = (path.open("wb") for path in self.paths)
+        self._rows, self._shape = 0, shape
+        self._header_size = self._write_header()
+
+    def _write_header(self) -> int:
+        """Write the header for the rows so far; NumPy pads it to the same size for any number of rows."""
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, *self._shape)}
+        np.lib.format.write_array_header_1_0(self._features, header)
+        return self._features.tell()
+
+    def append(self, names: list[str], features: np.ndarray) -> None:
+        self._names.write("".join(f"{name}\n" for name in names).encode())
+        self._features.write(np.ascontiguousarray(features, "<f4").data)
+        self._rows += len(features)
+
+    def close(self) -> None:
+        self._features.seek(0)
+        assert self._write_header() == self._header_size
+        self._names.close()
+        self._features.close()
+
+    @staticmethod
+    def read(path: Path) -> Features:
+        with path.with_suffix(".txt").open(encoding="utf-8-sig", newline="\n") as file:
+            names = [line.rstrip("\r\n") for line in file]
+        features = np.load(path, mmap_mode="r").astype(np.float32, copy=False)  # float32 stays on the disk
+        return Features(names, features)
+
+
+class Csv:
+    """Columns `name` and 0 to D - 1, for few images; it cannot store notes and patches."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
+        self.paths = [path]
+        columns = [("name", pa.string()), *((str(column), pa.float32()) for column in range(*shape))]
+        self._schema = pa.schema(columns)
+        self._writer = csv.CSVWriter(path, self._schema)
+
+    def append(self, names: list[str], features: np.ndarray) -> None:
+        safe = pa.array([without_formula(name) for name in names])
+        self._writer.write_table(pa.table([safe, *map(pa.array, features.T)], schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    @staticmethod
+    def read(path: Path) -> Features:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            if "," not in file.readline():
+                raise ValueError("save it with commas between its cells and points in its numbers")
+        options = csv.ConvertOptions(column_types={"name": pa.string()})
+        layout = csv.ParseOptions(newlines_in_values=True)
+        table = csv.read_csv(path, parse_options=layout, convert_options=options)
+        names = [with_formula(name) for name in table["name"].to_pylist()]
+        numbers = [str(number) for number in range(table.num_columns - 1)]
+        if others := sorted({*table.column_names} - {"name", *numbers}):
+            these = ", ".join(map(repr, others[:5]))
+            raise ValueError(f"it has other columns than name, 0, 1, 2 and so on; remove {these}")
+        columns = [column.to_numpy() for column in table.select(numbers).columns]
+        return Features(names, np.stack(columns, axis=1).astype(np.float32))
+
+
+FORMATS: dict[str, type[Parquet | Npy | Csv]] = {".parquet": Parquet, ".npy": Npy, ".csv": Csv}
+
+
+def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet | Npy | Csv:
+    """A writer of the format that the path's suffix names; close it at the end."""
+    return FORMATS[path.suffix](path, shape, notes)
+
+
+def add_map(path: Path) -> None:
+    """Add the columns that embedding-atlas reads to a Parquet file: a map and the nearest neighbours.
+
+    projection_x, projection_y: see `cl.features.maps.place`.
+    neighbors: {"ids": rows, counted from 0, "distances": cosine distances}, nearest first, without the image.
+
+    Raises:
+        ValueError: the file has fewer than 3 images.
+    """
+    from cl.features import maps  # late: scikit-learn takes a second to import
+
+    table, rows = pq.read_table(path), Parquet.read(path).features
+    x, y = maps.place(rows).T
+    ids, distances = maps.neighbours(rows)
+    lists = [
+        pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), ids.shape[1]) for part in (ids, distances)
+    ]
+    kinds = pa.list_(pa.int64()), pa.list_(pa.float32())
+    columns = [part.cast(kind) for part, kind in zip(lists, kinds, strict=True)]
+    table = table.append_column("projection_x", pa.array(x)).append_column("projection_y", pa.array(y))
+    table = table.append_column("neighbors", pa.StructArray.from_arrays(columns, ["ids", "distances"]))
+    pq.write_table(table, path, use_dictionary=False)
+
+
+def read(path: Path, *, patches: bool = False) -> Features:
+    """Read a file that `cl embed` has written; a .npy file stays on the disk and is mapped into memory.
+
+    Args:
+        patches: whether features of patches are read too.
+
+    Raises:
+        ValueError: the file is missing, damaged, or not a file of features and names.
+    """
+    with _refused(path):
+        if path.suffix not in FORMATS:
+            raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
+        features = FORMATS[path.suffix].read(path)
+        shape = tuple(features.features.shape)
+        if len(shape) not in ((2, 4) if patches else (2,)) or len(features.names) != len(features.features):
+            raise ValueError(f"it has shape {shape} for {len(features.names)} names, expected a vector each")
+        if not all(features.names):
+            raise ValueError("it has images without a name")
+    return features
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError, OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path} is not a file of features ({why}); write one with `cl embed`") from error

@@ -1,0 +1,177 @@
+"""Labelled images with their features, and their division into training and validation images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cl.commands.inputs.feature_files import Features
+from cl.commands.inputs.held_together import digests, held_together
+from cl.commands.inputs.labels import Labels, classes
+from cl.commands.inputs.listing import root_of
+from cl.commands.inputs.paths import File, Inputs, existing
+from cl.console.wording import counted
+from cl.images.folders import classes_in
+from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
+from cl.images.table import similar
+from cl.shards.duplicates import copies
+
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # names of folders
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """N images with a label.
+
+    names: as `cl embed` gives them.
+    files: their paths.
+    features: (N, D).
+    labels: (N,).
+    groups: (N,), "" for an image without a group.
+    """
+
+    names: list[str]
+    files: list[Path]
+    features: np.ndarray
+    labels: np.ndarray
+    groups: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def at(self, chosen: np.ndarray) -> "LabelledImages":
+        """The images at these positions, or where a mask is true."""
+        positions = np.arange(len(self))[chosen]
+        return LabelledImages(
+            [self.names[position] for position in positions],
+            [self.files[position] for position in positions],
+            self.features[positions],
+            self.labels[positions],
+            self.groups[positions],
+        )
+
+
+def read(
+    train: Inputs,
+    val: Inputs | None,
+    embedded: Callable[[Path], Features | None],
+    *,
+    labels: File | None,
+    holdout: float,
+    say: Callable[[str], object],
+) -> tuple[LabelledImages, LabelledImages, int]:
+    """The labelled training and validation images; how many of `val` were left out as copies of the former.
+
+    Args:
+        train, val: files, folders, lists and tables; without `val`, some training images are held out.
+        embedded: gives the features of one of these.
+        holdout: their share.
+        labels: a table of labels; by default they are in the given tables, or are names of folders.
+        say: is told which images and which rows of the table are left out, and which classes cannot be found.
+
+    Raises:
+        ValueError: a side has no labelled image, all training images are of one class, all of `val` are
+            training images, the folders of an input are splits, `holdout` is not a share, or the table is
+            damaged.
+    """
+    if not 0 < holdout < 1:
+        raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
+    table = Labels(Path(labels).expanduser()) if labels else None
+    for images in (train, val):
+        if images is not None and not table:
+            _check_classes(images)
+    bank = _labelled(train, table, embedded, say)
+    if val is None:
+        bank, queries = _split(bank, holdout, say)
+    else:
+        queries = _labelled(val, table, embedded, say)
+    for remark in table.remarks() if table else []:
+        say(remark)
+    if len({*bank.labels}) == 1:
+        raise ValueError(
+            f"all training images are of the class {str(bank.labels[0])!r}, expected at least two classes; "
+            "give others too"
+        )
+    copy, original = copies(digests([*bank.files, *queries.files])).T
+    of_training = copy[original < len(bank)] - len(bank)  # negative: a copy within training
+    new = ~np.isin(np.arange(len(queries)), of_training)
+    if not new.any():
+        raise ValueError(
+            f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
+        )
+    queries, known = queries.at(new), {*bank.labels.tolist()}
+    for remark in similar(sorted(known.union(queries.labels.tolist()))):
+        say(remark)
+    if unknown := [label for label in queries.labels.tolist() if label not in known]:
+        images_of = counted(len(unknown), "validation images")
+        say(f"{images_of} of classes without a training image, such as {unknown[0]}, count as errors")
+    return bank, queries, int((~new).sum())
+
+
+def _check_classes(images: Inputs) -> None:
+    """Raises ValueError if the folders in a given folder are not classes, but splits."""
+    for given in filter(Path.is_dir, existing(images)):
+        names = [*classes_in(given)]
+        if len(names) > 1 and SPLITS.issuperset(name.casefold() for name in names):
+            names.sort(key=lambda name: not name.casefold().startswith("train"))
+            raise ValueError(
+                f"{given} has the folders {' and '.join(names)}, which are splits, not classes; give for "
+                f"example --train {given / names[0]} --val {given / names[-1]}"
+            )
+
+
+def _labelled(
+    images: Inputs,
+    table: Labels | None,
+    embedded: Callable[[Path], Features | None],
+    say: Callable[[str], object],
+) -> LabelledImages:
+    """The images of inputs that have a label; at least one."""
+    inputs = existing(images)
+    names, files, features, known = [], [], [], []
+    for given in inputs:
+        part, root = embedded(given), root_of([given])
+        assert part is not None
+        names += part.names
+        files += [root / name for name in part.names]
+        features.append(part.features)
+        known += classes(given, part.names, table)
+    labelled = np.array([label is not None for label in known])
+    if not labelled.any():
+        these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"
+        if table:
+            raise table.none_of(these)
+        raise ValueError(
+            f"none of the {these} has a label; put the images of each class into a folder, or give a table "
+            "with the columns path and label"
+        )
+    if unlabelled := int((~labelled).sum()):
+        say(f"left out {counted(unlabelled, 'images')} without a label")
+    labels, groups = np.array([label or ("", "") for label in known]).T
+    return LabelledImages(names, files, np.concatenate(features), labels, groups).at(labelled)
+
+
+def _split(
+    images: LabelledImages, share: float, say: Callable[[str], object]
+) -> tuple[LabelledImages, LabelledImages]:
+    """Training images and held-out ones, by a hash of names or groups; groups and copies stay together.
+
+    Each class keeps for training what would be held out last.
+    """
+    together, remarks = held_together(images.groups.tolist(), images.files)
+    for remark in remarks:
+        say(remark)
+    firsts = np.unique(together, return_index=True)[1][together]
+    keys = [str(images.groups[first]) or images.names[first] for first in firsts]
+    share = share_of_few(set(keys), share)
+    kept = last_of_classes(
+        (label, number_of(key), key) for label, key in zip(images.labels, keys, strict=True)
+    )
+    held = np.array([key not in kept and held_out(key, share) for key in keys])
+    if held.all() or not held.any():
+        raise ValueError(
+            f"holdout={share} of {counted(len(held), 'images')} leaves {(~held).sum()} training and "
+            f"{held.sum()} validation images, expected at least one of each; give other images with val"
+        )
+    return images.at(~held), images.at(held)

@@ -1,0 +1,209 @@
+"""The classes of images: from a table, or from the folders that contain them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unicodedata import normalize
+
+import numpy as np
+
+from cl.commands.inputs.held_together import held_together
+from cl.commands.inputs.listing import TABLES, root_of
+from cl.console.wording import counted
+from cl.images import table
+from cl.images.folders import class_of
+
+SEPARATOR = ";"
+LabelsAndGroup = tuple[list[str], str]  # the labels and the group of an image
+
+
+class Labels:
+    """The labels and groups in a table, whose paths start from its folder or are names as `cl embed` gives.
+
+    A cell `a;b`, or two rows of a path, give an image two labels. Names agree however their accents are
+    encoded: a Mac decomposes them.
+
+    Raises:
+        ValueError: the table is missing or damaged, has no column of paths or none of labels, or gives an
+            image two groups.
+    """
+
+    def __init__(self, file: Path) -> None:
+        if file.suffix.lower() not in TABLES or not file.is_file():
+            fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
+            raise ValueError(f"{file} {fault}; give a table with columns path and label, saved as CSV UTF-8")
+        content = table.read(file, "path", "label", "group")
+        if "label" not in content.columns:
+            raise ValueError(f"{file} has no column of labels; call one of its columns label")
+        self.file, self.has_groups = file, "group" in content.columns
+        self._rows, self._places, self._found = (
+            dict[str, LabelsAndGroup](),
+            dict[str, str](),
+            dict[str, Path](),
+        )
+        for row in content.rows:
+            key, group = _key(row.path), row.group or ""
+            self._places[_key(_absolute(file.parent / row.path))] = key
+            labels, known = self._rows.setdefault(key, ([], group))
+            if known != group:
+                raise ValueError(f"{file} has two rows with different groups for {key}; correct one")
+            new = [label.strip() for label in (row.label or "").split(SEPARATOR)]
+            labels += [label for label in dict.fromkeys(new) if label and label not in labels]
+
+    def of(self, names: Sequence[str], root: Path) -> list[LabelsAndGroup]:
+        """The labels and the group ("" for none) of the images `root / name`.
+
+        Raises:
+            ValueError: a row has the name of two images.
+        """
+        rows = []
+        for name in names:
+            key = self._row_of(name, root / name)
+            self._found.setdefault(key, root / name)
+            rows.append(self._rows.get(key, ([], "")))
+        return rows
+
+    def _row_of(self, name: str, path: Path) -> str:
+        """The key of an image's row, "" for none: by its name, or by its path if the name is another's."""
+        key, own = _key(name), self._places.get(_key(_absolute(path)), "")
+        if key not in self._rows or key == own:
+            return own
+        beside = self.file.parent / key
+        # Images that are not below the table's folder may be resized copies.
+        below = Path(_absolute(path)).is_relative_to(_absolute(self.file.parent))
+        other = beside if below and beside.exists() else self._found.get(key, path)
+        if not path.exists() or other.samefile(path):
+            return key
+        if not own:
+            raise ValueError(
+                f"{self.file}: {key} is the name of {other} and of {path}; write paths that start from the "
+                "table's folder"
+            )
+        return own
+
+    def unused(self) -> list[str]:
+        """The paths of the table that no image asked about had."""
+        return [key for key in self._rows if key not in self._found]
+
+    def remarks(self) -> list[str]:
+        """A sentence about the rows of other images, if there are any."""
+        if not (unused := self.unused()):
+            return []
+        return [f"{self.file}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image"]
+
+    def none_of(self, images: str) -> ValueError:
+        """The error that no image asked about has a label."""
+        remedy = "fill in its column label"
+        if unused := self.unused():
+            remedy = f"its paths, such as {unused[0]}, must start from its folder, or from that of the images"
+        return ValueError(f"none of the {images} has a label in {self.file}; {remedy}")
+
+
+def _key(path: str) -> str:
+    return normalize("NFC", os.path.normpath(path))
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100, it must not follow links
+
+
+def classes(given: Path, names: list[str], labels: Labels | None = None) -> list[tuple[str, str] | None]:
+    """The label and group of each image, and None for an image without a label.
+
+    Names of classes agree however their accents are encoded.
+
+    Args:
+        given: a folder, list, table or file, and `names` the names of its images from `root_of([given])`.
+        labels: a table of labels. By default, those of a table `given`; in a folder, the first folder of a
+            name; else the folder that contains the image.
+
+    Raises:
+        ValueError: the table is damaged, or gives an image several labels.
+    """
+    root = root_of([given])
+    if (
+        labels is None
+        and given.suffix.lower() in TABLES
+        and "label" in table.read(given, "path", "label").columns
+    ):
+        labels = Labels(given)
+    if labels:
+        rows = zip(names, labels.of(names, root), strict=True)
+        return [(_only(own, name, labels.file), group) if own else None for name, (own, group) in rows]
+    if not given.is_dir():  # the folder that contains the image
+        names = ["/".join(Path(name).parts[-2:]) for name in names]
+    return [(label, "") if (label := class_of(name)) else None for name in names]
+
+
+def _only(labels: list[str], name: str, file: Path) -> str:
+    if len(labels) > 1:
+        raise ValueError(f"{file} gives {name} the labels {', '.join(labels)}; expected one, remove others")
+    return labels[0]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The labels of N images.
+
+    names: N paths.
+    classes: the C classes, sorted by name.
+    targets: (N, C) bool; a row without a label is all False.
+    groups: (N,) int64, equal for images that are held out together, -1 for an image without a label; None:
+        images are independent.
+    remarks: what the user should know.
+    """
+
+    names: Sequence[str]
+    classes: list[str]
+    targets: np.ndarray
+    groups: np.ndarray | None
+    remarks: list[str]
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether an image has several labels."""
+        return bool((self.targets.sum(1) > 1).any())
+
+    def labelled(self) -> "Targets":
+        """Those of the images with a label."""
+        return self._at(np.flatnonzero(self.targets.any(1)).tolist())
+
+    def of(self, names: Sequence[str]) -> "Targets":
+        """The labels of these images, which are among `self.names`."""
+        position = {name: number for number, name in enumerate(self.names)}
+        return self._at([position[name] for name in names])
+
+    def _at(self, rows: list[int]) -> "Targets":
+        groups = None if self.groups is None else self.groups[rows]
+        names = [self.names[row] for row in rows]
+        return replace(self, names=names, targets=self.targets[rows], groups=groups)
+
+
+def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
+    """The labels that a table gives to images, see `Labels`.
+
+    Args:
+        names: N paths from `root`.
+
+    Raises:
+        ValueError: `Labels` refuses the table, or it has no label of these images.
+    """
+    labels = Labels(file)
+    rows = labels.of(names, root)
+    classes = sorted({label for own, _ in rows for label in own})
+    if not classes:
+        raise labels.none_of(f"{counted(len(names), 'images')} in {root}")
+    column = {label: number for number, label in enumerate(classes)}
+    targets = np.zeros((len(names), len(classes)), bool)
+    for row, (own, _) in zip(targets, rows, strict=True):
+        row[[column[label] for label in own]] = True
+    remarks, groups = [*labels.remarks(), *table.similar(classes)], np.full(len(names), -1)
+    labelled = np.flatnonzero(targets.any(1)).tolist()
+    if labels.has_groups:
+        known = {group for _, group in rows} - {""}
+        remarks.append(f"images of each of the {counted(len(known), 'groups')} are held out together")
+    groups[labelled], copies = held_together(
+        [rows[row][1] for row in labelled], [root / names[row] for row in labelled]
+    )
+    return Targets(names, classes, targets, groups, remarks + copies)

@@ -1,0 +1,139 @@
+"""The images that files, folders, lists and tables name; their names in a file, read a range at a time.
+
+A list is a .txt file with a path on each line; a table is a .csv or .parquet file with a column of paths.
+Paths in them start from their folder.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cl.images import table
+from cl.images.folders import check_name, images_below, status_of, wrong_suffix
+
+LIST, TABLES = ".txt", (".csv", ".parquet")
+OFFSET = np.dtype("<i8")
+
+
+def root_of(inputs: Sequence[Path]) -> Path:
+    """The folder that names start from: of a single folder, list or table; else the current one."""
+    (only, *others) = inputs
+    if others or not (only.is_dir() or _is_index(only)):
+        return Path()
+    return only if only.is_dir() else only.parent
+
+
+def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """The images that files, folders, lists and tables name, in this order; those of a folder are sorted.
+
+    An image that is named twice counts once: otherwise it could train a classifier that it also tests.
+
+    Args:
+        left_out: counts other files by reason.
+
+    Yields:
+        The path from `root_of(inputs)`; the size and version.
+
+    Raises:
+        ValueError: a name contains a line break or is not valid UTF-8, a folder below another is a link, a
+            table is damaged, or a path has backslashes.
+    """
+    named = _named(inputs, left_out)
+    if len(inputs) == 1 and inputs[0].is_dir():
+        yield from named
+        return
+    seen = set[int]()  # hashes take less memory than names
+    for name, status in named:
+        if hash(name) in seen:
+            left_out["already named"] += 1
+        else:
+            seen.add(hash(name))
+            yield name, status
+
+
+def _named(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """As `images_in`, with repetitions."""
+    root = root_of(inputs)
+    for given in inputs:
+        if given.is_dir():
+            prefix = "" if given == root else f"{given}/"
+            for name, status in images_below(given.resolve(), "", left_out):
+                yield prefix + name, status
+        else:
+            folder = Path() if given.parent == root else given.parent
+            for path in _paths(given) if _is_index(given) else [given.name]:
+                name = table.on_disk(root, str(folder / path))
+                check_name(name)
+                if reason := wrong_suffix(Path(name)):
+                    left_out[reason] += 1
+                elif (status := status_of(root / name)) == "missing" and "\\" in path:
+                    raise table.with_backslashes(path, given)
+                else:
+                    yield name, status
+
+
+def _is_index(path: Path) -> bool:
+    """Whether it is a list or a table of images."""
+    return path.suffix.lower() in (LIST, *TABLES)
+
+
+def _paths(index: Path) -> Iterator[str]:
+    """The paths in a list or table."""
+    if index.suffix.lower() in TABLES:
+        yield from (row.path for row in table.read(index, "path").rows)
+        return
+    with index.open(encoding="utf-8-sig") as lines:
+        try:
+            yield from filter(None, (line.strip() for line in lines))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{index} is not UTF-8 text; write the path of an image on each line") from error
+
+
+@dataclass(frozen=True)
+class ImageNames:
+    """The names of the images in `inputs`, from `root_of(inputs)`; `write` stores them in `folder`."""
+
+    inputs: Sequence[Path]
+    folder: Path
+
+    @property
+    def _names(self) -> Path:
+        return self.folder / "names.txt"
+
+    @property
+    def _offsets(self) -> Path:
+        """The file with the start of each name's line in the file of names, and the end of the last line."""
+        return self.folder / "offsets"
+
+    def __len__(self) -> int:
+        return self._offsets.stat().st_size // OFFSET.itemsize - 1
+
+    def names(self, start: int, stop: int) -> list[str]:
+        """The names of images start to stop - 1."""
+        offsets = np.fromfile(self._offsets, OFFSET, stop - start + 1, offset=start * OFFSET.itemsize)
+        with self._names.open("rb") as file:
+            file.seek(int(offsets[0]))
+            return file.read(int(offsets[-1] - offsets[0])).decode().split("\n")[:-1]
+
+    def write(self) -> tuple[str, Counter[str]]:
+        """List the images.
+
+        Returns:
+            A hash of names, sizes and modification times, and the number of other files by reason.
+
+        Raises:
+            ValueError: see `images_in`.
+        """
+        sha, left_out, end = hashlib.sha256(), Counter[str](), 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._names.open("wb") as names, self._offsets.open("wb") as offsets:
+            for name, status in images_in(self.inputs, left_out):
+                sha.update(f"{name}\0{status}\n".encode())
+                offsets.write(end.to_bytes(OFFSET.itemsize, "little"))
+                end += names.write(name.encode() + b"\n")
+            offsets.write(end.to_bytes(OFFSET.itemsize, "little"))
+        return sha.hexdigest(), left_out

@@ -1,0 +1,27 @@
+"""The paths that users give."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+File = str | PathLike[str]
+Inputs = File | Sequence[File]
+
+
+def as_paths(given: Inputs) -> list[Path]:
+    """One path or several as a list, with `~` replaced; they need not exist."""
+    return [Path(path).expanduser() for path in ([given] if isinstance(given, str | PathLike) else given)]
+
+
+def existing(images: Inputs) -> list[Path]:
+    """As `as_paths`.
+
+    Raises:
+        ValueError: there are none, or one is missing.
+    """
+    given = as_paths(images)
+    missing = [path for path in given if not path.exists()]
+    if missing or not given:
+        what = f"file or folder {missing[0]}" if missing else "images"
+        raise ValueError(f"no {what}; give images, a folder, a list or a table of images")
+    return given

@@ -1,0 +1,1 @@
+"""Work that takes hours: embedding many images, finding near copies."""

@@ -1,0 +1,1 @@
+"""What the commands write: tables, classes of images, pages of pictures."""

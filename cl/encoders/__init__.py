@@ -1,0 +1,1 @@
+"""Encoders of this and other programs: reading, using and exporting them."""

@@ -1,0 +1,241 @@
+"""A trained encoder with its transform: from images to features, outside the pipeline."""
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as Picture
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from cl.data.transform import ImageLike, Transform
+from cl.encoders import foreign
+from cl.encoders._descriptions import first_of
+from cl.networks.backbones import Backbone, BackboneConfig
+from cl.networks.dense import dense_features
+from cl.runtime.base_config import check_crop
+from cl.runtime.machine import channels_last, default_device
+from cl.runtime.tensor_files import save_tensors
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET = Transform(resize=256, crop=224, mean=MEAN, std=STD, upright=True)
+Image = ImageLike | np.ndarray
+FILES_AND_PICTURES = (str, os.PathLike, Picture.Image)  # `ImageLike`, for isinstance
+ALLOWED = (
+    "the path of an image, a PIL image or an array (H, W, 3) of uint8, a list of these, or a tensor "
+    "(N, 3, S, S) of transformed images"
+)
+
+
+class Encoder(nn.Module):
+    """A backbone with the transform for its images; `cl.load` reads it from a file.
+
+    transform: maps the path of an image, or a PIL image, to (3, S, S) float32; `model_copy(update=...)` of it
+        may replace it.
+    architecture: what `sha256` covers besides the weights.
+    records_size: whether the encoder's file records the image size; otherwise it is ImageNet's usual size.
+    width: features per image.
+    config: the architecture; None if no configuration describes it.
+    """
+
+    def __init__(
+        self,
+        network: Backbone,
+        transform: Transform,
+        architecture: str,
+        *,
+        records_size: bool = True,
+        config: BackboneConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.network, self.transform, self.architecture = network, transform, architecture
+        self.width, self.records_size = network.fc_features, records_size
+        self.eval()
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the architecture and of all parameters and buffers as they are now."""
+        return foreign.identity(self.network, self.architecture)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Transformed images (N, 3, S, S), on the encoder's device, to features (N, width)."""
+        return self.network(images.contiguous(memory_format=torch.channels_last))
+
+    @torch.no_grad()
+    def embed(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
+        """Features (N, width) float32 on the CPU, in eval mode; a single image gives N = 1.
+
+        Args:
+            images: the path of an image, a PIL image or an array (H, W, 3), (H, W, 4) or (H, W) of uint8; an
+                ordered iterable of these; or a tensor (N, 3, S, S) of transformed images.
+            batch_size: images encoded at a time.
+
+        Raises:
+            ValueError: a file cannot be decoded, `images` is of another type, or features are not finite.
+            OSError: a file cannot be read.
+        """
+        return self._in_batches(self, images, batch_size, torch.empty(0, self.width))
+
+    @torch.no_grad()
+    def patches(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
+        """Features of places in the images, (N, H', W', D) float32 on the CPU, in eval mode; as timm's.
+
+        They cover the transformed image, which is the centre of the picture, row by row from the top left:
+        the patches of a transformer after its last norm, without class token and registers, or the last map
+        of a residual or another convolutional network, whose mean over the places `embed` gives. A place is
+        as wide as a patch, or 32 px (8 px in networks for small images): 224 px give 14 x 14 patches of 16
+        px, or a map of 7 x 7. D is usually `width`. Arguments and errors as in `embed`.
+
+        Raises:
+            ValueError: the network has neither patches nor maps.
+        """
+        empty = torch.empty(0, 0, 0, self.width)
+        return self._in_batches(partial(dense_features, self.network), images, batch_size, empty)
+
+    def _in_batches(
+        self,
+        encode: Callable[[Tensor], Tensor],
+        images: Image | Iterable[Image] | Tensor,
+        batch_size: int,
+        empty: Tensor,
+    ) -> Tensor:
+        """The features of all images; `empty` for none."""
+        was_training = self.training
+        self.eval()
+        features, batches = [], _batches(images, batch_size)
+        try:
+            for start, batch in zip(count(0, batch_size), batches):
+                features.append(self._features(encode, batch))
+                if wrong := (~features[-1].isfinite().flatten(1).all(1)).nonzero().flatten().tolist():
+                    name = f"image {start + wrong[0]}"
+                    if not isinstance(batch, Tensor) and isinstance(batch[wrong[0]], str | os.PathLike):
+                        name = str(batch[wrong[0]])
+                    raise ValueError(not_finite(name))
+        finally:
+            self.train(was_training)
+        return torch.cat(features) if features else empty
+
+    def _features(self, encode: Callable[[Tensor], Tensor], images: Sequence[Image] | Tensor) -> Tensor:
+        if not isinstance(images, Tensor):
+            images = torch.stack([self.transform(_image_like(image)) for image in images])
+        return encode(self.match_weights(images)).float().cpu()
+
+    def match_weights(self, images: Tensor) -> Tensor:
+        """Images on the device and in the precision of the weights, channels-last."""
+        weights = next(self.parameters())
+        return images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
+
+
+def not_finite(image: str) -> str:
+    """The error message about an image whose features are NaN or infinite."""
+    return (
+        f"{image} gives features that are not finite: the encoder's weights are too large for these pixels; "
+        "choose an earlier checkpoint or another encoder"
+    )
+
+
+def _batches(images: Image | Iterable[Image] | Tensor, size: int) -> Iterable[Sequence[Image] | Tensor]:
+    """The images in batches."""
+    if size < 1:
+        raise ValueError(f"batch_size={size}, expected at least 1")
+    if isinstance(images, Tensor):
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+            raise ValueError(
+                f"found a tensor of {images.dtype} and shape {tuple(images.shape)}, expected transformed "
+                "images (N, 3, S, S): stack outputs of encoder.transform"
+            )
+        return images.split(size) if len(images) else []
+    is_pixels = isinstance(images, np.ndarray) and images.ndim in (2, 3) and images.dtype.kind not in "OU"
+    if is_pixels or isinstance(images, FILES_AND_PICTURES):
+        return [[images]]  # type: ignore[list-item]
+    unordered = isinstance(images, Set | Mapping | io.IOBase | bytes | bytearray)
+    if unordered or not isinstance(images, Iterable) or getattr(images, "ndim", 1) == 0:
+        raise ValueError(f"found a {type(images).__name__}, expected {ALLOWED}")
+    remaining = iter(images)
+    return iter(lambda: list(islice(remaining, size)), [])
+
+
+def _image_like(image: Image) -> ImageLike:
+    """A path or a picture; arrays of pixels become pictures."""
+    if isinstance(image, FILES_AND_PICTURES):
+        return image
+    if not isinstance(image, np.ndarray):
+        raise ValueError(f"found a {type(image).__name__} among the images, expected {ALLOWED}")
+    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))
+    if image.dtype != np.uint8 or not image.size or not is_image:
+        raise ValueError(f"found an array of {image.dtype} and shape {image.shape}, expected {ALLOWED}")
+    return Picture.fromarray(image)
+
+
+def load(file: str, prefix: str | None = None) -> Encoder:
+    """As `cl.load`, on the CPU."""
+    found = foreign.load(file, prefix)
+    transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
+    config = None if found.deviation else found.config
+    encoder = Encoder(found.network, transform, found.architecture, records_size=records_size, config=config)
+    return channels_last(encoder)
+
+
+def opened(encoder: "str | os.PathLike[str] | Encoder", prefix: str | None = None) -> Encoder:
+    """The given encoder, or the one in a file on the default device.
+
+    Raises:
+        ValueError: its transform is not a `Transform`, which commands record; or see `load`.
+    """
+    if isinstance(encoder, Encoder):
+        if not isinstance(encoder.transform, Transform):
+            raise ValueError(
+                f"encoder.transform is a {type(encoder.transform).__name__}, expected a Transform: change "
+                "that of `cl.load` with model_copy(update=...), or use encoder.embed"
+            )
+        return encoder
+    return load(os.fspath(encoder), prefix).to(default_device())
+
+
+def save(encoder: Encoder, path: Path) -> None:
+    """Write a file that `load` reads, whole or not at all; the encoder has a `config`."""
+    assert encoder.config
+    metadata = {"network": encoder.config.model_dump_json(), "transform": encoder.transform.model_dump_json()}
+    save_tensors(encoder.network.state_dict(), path, metadata)
+
+
+def with_size(transform: Transform, resize: int | None, crop: int | None, *, is_recorded: bool) -> Transform:
+    """The transform, with the given size of images if one is given.
+
+    Args:
+        is_recorded: whether the encoder's file records its size.
+
+    Raises:
+        ValueError: the crop is larger than the image, one of both is missing, or the size is recorded.
+    """
+    if (resize is None) != (crop is None):
+        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
+    if not (resize and crop):
+        return transform
+    check_crop(resize, crop)
+    if is_recorded:
+        recorded = f"resize={transform.resize} and crop={transform.crop}"
+        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
+    return transform.model_copy(update={"resize": resize, "crop": crop})
+
+
+def transform_in(metadata: dict[str, str], file: str) -> Transform:
+    """The transform recorded with weights, or else ImageNet's with the normalisation of timm's description.
+
+    Raises:
+        ValueError: the recorded values are invalid.
+    """
+    recorded = metadata.get("transform")
+    described = IMAGENET.model_dump() | json.loads(metadata.get("normalisation", "{}"))
+    try:
+        return Transform.model_validate_json(recorded) if recorded else Transform.model_validate(described)
+    except ValidationError as error:
+        name = "records a transform that this version does not know" if recorded else "is described wrongly"
+        raise ValueError(f"{file} {name}: {first_of(error)}") from None

@@ -1,0 +1,103 @@
+"""Weights that torchvision and timm publish by name, downloaded once.
+
+`torchvision:<network>[:<weights>]`, such as torchvision:resnet50:IMAGENET1K_V2, for its ResNets;
+`timm:<name>`, such as timm:convnext_tiny.fb_in1k, for all networks of timm.
+"""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import torch
+
+from cl.encoders._descriptions import metadata
+from cl.networks.backbones.resnet import PUBLISHED
+
+SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of weights
+
+
+def is_name(name: str) -> bool:
+    """Whether this names published weights."""
+    return name.startswith(("torchvision:", "timm:"))
+
+
+def fetch(name: str) -> tuple[Path, dict[str, str]]:
+    """The file with these weights, and metadata such as license and network.
+
+    Raises:
+        ValueError: the weights do not exist or cannot be downloaded.
+    """
+    return _timm(name) if name.startswith("timm:") else (_torchvision(name), {})
+
+
+def missing(path: Path) -> str:
+    """The error message about a path that is not a file."""
+    if not path.is_dir():
+        what = "is not a file" if path.exists() else "does not exist"
+        return f"{path} {what}; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
+    if any(path.glob("*.distcp")):
+        merge = f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {path} {path}.pth"
+        return f"{path} is a folder with a distributed checkpoint; merge it into a file: `{merge}`"
+    inside = [file for file in path.glob("*") if file.suffix in SUFFIXES and file.is_file()]
+    inside.sort(key=lambda file: (SUFFIXES.index(file.suffix), file.name))
+    if inside:
+        return f"{path} is a folder; give the file in it: {inside[0]}"
+    return f"{path} is a folder; none of its files ends in {', '.join(SUFFIXES)}"
+
+
+def torchvision_url(name: str) -> str:
+    """The address of torchvision's weights; it ends in `-<hash>.pth`."""
+    from torchvision.models import get_model_weights
+
+    _, network, *version = name.split(":")
+    if network not in PUBLISHED:
+        raise ValueError(
+            f"{name} is not supported; choose one of torchvision:{', torchvision:'.join(PUBLISHED)}"
+        )
+    known = get_model_weights(network).__members__
+    chosen = version[0] if version else "IMAGENET1K_V1"  # the papers' supervised network
+    if chosen not in known:
+        raise ValueError(f"{name} does not exist; {network} has the weights {', '.join(known)}")
+    return str(known[chosen].url)
+
+
+def _torchvision(name: str) -> Path:
+    url = torchvision_url(name)
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
+    hash_prefix = file.stem.rsplit("-", 1)[1]
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(file), hash_prefix, progress=False)
+        except (OSError, RuntimeError) as error:
+            raise ValueError(
+                f"{name} cannot be downloaded ({error}); put {file.name} into {file.parent}"
+            ) from error
+    if not hashlib.sha256(file.read_bytes()).hexdigest().startswith(hash_prefix):
+        raise ValueError(f"{file} is not {name}: its SHA-256 must start with {hash_prefix}; remove the file")
+    return file
+
+
+def _timm(name: str) -> tuple[Path, dict[str, str]]:
+    model = name.removeprefix("timm:")
+    import timm  # late: it takes seconds to import
+    from huggingface_hub import hf_hub_download
+
+    try:
+        found = timm.models.get_pretrained_cfg(model, allow_unregistered=False)
+    except RuntimeError:
+        found = None
+    if found is None or not found.hf_hub_id:
+        similar = ", ".join(timm.list_pretrained(f"{model.split('.')[0]}.*")[:6])
+        remedy = f"; choose for example {similar}" if similar else ""
+        raise ValueError(f"timm has no weights called {model}{remedy}")
+    try:
+        file = hf_hub_download(found.hf_hub_id, "model.safetensors")
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{name} cannot be downloaded ({reason}); load it on a machine with a connection, and copy its "
+            "HF_HOME folder"
+        ) from error
+    architecture = model.split(".")[0]
+    return Path(file), metadata({"architecture": architecture, "pretrained_cfg": dataclasses.asdict(found)})

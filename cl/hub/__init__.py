@@ -1,1 +1,0 @@
-"""Encoders of any program, their features, and exports to other programs' formats."""

@@ -1,0 +1,1 @@
+"""Image files, folders and tables of them, read by one rule everywhere."""

@@ -1,0 +1,218 @@
+"""Image files to upright pixels of 8 bits; `prepare`, training and `cl embed` decode alike."""
+
+import io
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from types import MappingProxyType
+from typing import BinaryIO
+
+import numpy as np
+import simplejpeg
+from PIL import Image as Picture
+from PIL import UnidentifiedImageError
+
+EXTENSIONS = {
+    "JPEG": "jpg",
+    "MPO": "jpg",
+    "PNG": "png",
+    "BMP": "bmp",
+    "WEBP": "webp",
+    "PPM": "ppm",
+    "TIFF": "tif",
+    "AVIF": "avif",
+    "HEIF": "heic",
+}
+HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
+MAX_PIXELS = 178_956_970  # of an uncut image; Pillow refuses more, too
+MAX_TILED_PIXELS = 2**30  # of an image cut into tiles: in RGB, Pillow then takes 4 GiB
+MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; limits of the index and the formats
+ORIENTATION = 274  # the EXIF tag
+NO_DATA = 42113  # GDAL's TIFF tag for the value of pixels without data
+NO_HEIC = "HEIC needs another package: run `pip install pillow-heif`"
+Levels = Mapping[str, tuple[float, float]]  # black and white pixel values of each deep mode
+NO_LEVELS: Levels = MappingProxyType({})
+
+
+def decode(content: bytes | memoryview, *, upright: bool = False, levels: Levels = NO_LEVELS) -> np.ndarray:
+    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep gray and transparency.
+
+    libjpeg-turbo decodes plain JPEG; Pillow decodes CMYK, damaged JPEG and other formats.
+
+    Args:
+        upright: rotate it by the EXIF orientation.
+
+    Raises:
+        Exception: of any type, if the file is damaged, too large or not an image.
+    """
+    pixels = plain_jpeg(content)
+    if pixels is not None and not upright:
+        return pixels
+    with opened(io.BytesIO(content)) as picture:
+        return from_picture(picture, upright=upright, levels=levels, pixels=pixels)
+
+
+def plain_jpeg(content: bytes | memoryview) -> np.ndarray | None:
+    """The pixels as stored; None for what Pillow decodes."""
+    if content[:2] == b"\xff\xd8":
+        with suppress(ValueError):
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+            if height * width <= MAX_PIXELS and colours in ("YCbCr", "RGB", "Gray"):
+                return simplejpeg.decode_jpeg(content)
+    return None
+
+
+def from_picture(
+    picture: Picture.Image, *, upright: bool, levels: Levels = NO_LEVELS, pixels: np.ndarray | None = None
+) -> np.ndarray:
+    """As `decode`, for an opened picture; `pixels` as stored, if they are known."""
+    if pixels is None:  # before the orientation, for which Pillow decodes a PNG and may hide its damage
+        pixels = np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
+    return np.ascontiguousarray(turn(pixels, exif_orientation(picture) if upright else 1))
+
+
+@contextmanager
+def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Image]:
+    """Open a picture of a supported format; its pixels are decoded on access.
+
+    Pillow's own limit on pixels is off in the block: it prints warnings and ignores tiles.
+
+    Raises:
+        Exception: as `decode`.
+    """
+    with _no_limit, _open(file) as picture:
+        if picture.width * picture.height > max_pixels:
+            raise ValueError(
+                f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
+                f"{MAX_PIXELS}; make it smaller or cut it into tiles (a data set is cut with "
+                f"dataset.tile=512, up to {MAX_TILED_PIXELS})"
+            )
+        yield picture
+
+
+class _NoLimit:
+    """Switches off Pillow's limit on pixels, a global, until the last thread leaves the block."""
+
+    def __init__(self) -> None:
+        self._lock, self._threads = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._threads:
+                self._limit = Picture.MAX_IMAGE_PIXELS
+                Picture.MAX_IMAGE_PIXELS = None
+            self._threads += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._threads -= 1
+            if not self._threads:
+                Picture.MAX_IMAGE_PIXELS = self._limit
+
+
+_no_limit = _NoLimit()
+
+
+def _open(file: BinaryIO) -> Picture.Image:
+    heic_is_missing = file.read(12)[8:] in HEIC_BRANDS and not reads_heic()
+    file.seek(0)
+    try:
+        picture = Picture.open(file)
+    except UnidentifiedImageError:  # its message contains a memory address
+        if heic_is_missing:
+            raise ValueError(NO_HEIC) from None
+        raise ValueError("not an image, or an unsupported format") from None
+    if picture.format not in EXTENSIONS:
+        raise ValueError(f"unsupported format {picture.format}, expected one of {', '.join(EXTENSIONS)}")
+    return picture
+
+
+@cache
+def reads_heic() -> bool:
+    """Whether the optional package for HEIC is installed; if so, register it with Pillow."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def deep_mode(picture: Picture.Image) -> str | None:
+    """I;16, I or F for 16-bit, 32-bit or float grayscale of any byte order; None for 8-bit pictures."""
+    mode = picture.mode[:4]
+    return mode if mode in ("I;16", "I", "F") else None
+
+
+def eight_bits(picture: Picture.Image, levels: Levels, missing: float | None) -> Picture.Image:
+    """Convert to 8-bit gray or RGB, with transparent pixels on white.
+
+    Deep pixels are scaled; Pillow would clip them at 255. Pixels equal to `missing` become black.
+    """
+    mode = deep_mode(picture)
+    if mode is None:
+        if picture.has_transparency_data:
+            white = Picture.new("RGBA", picture.size, "white")
+            return Picture.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
+        return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
+    if mode not in levels:
+        raise ValueError(
+            f"no training image of mode {mode} was sampled, so its black and white levels are unknown; "
+            "convert it to 8 bits"
+        )
+    pixels = np.asarray(picture)
+    gray = _scaled(pixels, *levels[mode])
+    if missing is not None:
+        gray[pixels == missing] = 0
+    return Picture.fromarray(gray)
+
+
+def no_data(picture: Picture.Image) -> float | None:
+    """The value of pixels without data, if the file records one."""
+    try:
+        value = float(picture.tag_v2[NO_DATA])  # type: ignore[attr-defined]
+        return float(np.float32(value)) if picture.mode == "F" else value
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
+    """Map [black, white] to [0, 255] and clip; NaN becomes black. Equal levels give a step."""
+    if black == white:
+        return np.where(pixels > black, 255, 0).astype(np.uint8)
+    scaled = pixels.astype(np.float64)  # exact for every mode
+    scaled -= black
+    scaled *= 255 / (white - black)
+    scaled.clip(0, 255, out=scaled)
+    return np.nan_to_num(scaled.round(out=scaled), copy=False).astype(np.uint8)
+
+
+def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Rotate and flip pixels (H, W, ...) upright; `orientation` is the EXIF tag, 1 to 8."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+def exif_orientation(picture: Picture.Image) -> int:
+    """1 to 8; 1 if the tag is missing or Pillow already applies it."""
+    if picture.format == "TIFF":  # Pillow applies it. pillow-heif does too, and resets the tag
+        return 1
+    try:
+        orientation = picture.getexif().get(ORIENTATION, 1)
+    except Exception:  # damaged EXIF in an otherwise intact image
+        return 1
+    return orientation if orientation in range(1, 9) else 1
+
+
+def has_several_frames(picture: Picture.Image) -> bool:
+    """Whether the file is animated or has pages. MPO's further pictures are previews of the first."""
+    try:
+        return picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1
+    except Exception:  # a later frame is damaged, the first is intact
+        return False

@@ -1,0 +1,90 @@
+"""Image files and pixels to what a shard stores."""
+
+import io
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from PIL import Image as Picture
+
+from cl.images.decoding import (
+    EXTENSIONS,
+    MAX_SIDE,
+    NO_LEVELS,
+    Levels,
+    deep_mode,
+    exif_orientation,
+    from_picture,
+    has_several_frames,
+    opened,
+    plain_jpeg,
+)
+
+if TYPE_CHECKING:
+    from cl.sources import Storage
+
+
+class Encoded(NamedTuple):
+    """An image as it is stored in a shard."""
+
+    extension: str
+    content: bytes  # a file with this extension
+    size: tuple[int, int]  # height and width of a .npy array; (0, 0) for image files
+    orientation: int  # the EXIF orientation that readers must apply; 1 for none
+    reencoded: bool
+    turned: bool
+    several_frames: bool = False  # the file has more frames; this is the first
+    flat: bool = False  # deep gray that the levels map to a single gray
+
+
+def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
+    """Check an image file; shrink or re-encode it as the settings say.
+
+    Raises:
+        Exception: as `decode`.
+    """
+    if not content:
+        raise ValueError("the file is empty")
+    with opened(io.BytesIO(content)) as picture:
+        deep = deep_mode(picture) is not None
+        extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
+        shrinks = storage.shrink is not None and short_side > storage.shrink
+        copies = storage.encode == "copy" and not shrinks
+        if decodes := storage.verify or not copies:
+            jpeg = plain_jpeg(content)
+            pixels = from_picture(picture, upright=storage.upright, levels=levels, pixels=jpeg)
+        orientation = exif_orientation(picture) if storage.upright else 1
+        several = has_several_frames(picture)
+    flat = deep and decodes and is_flat(pixels)
+    if copies:
+        encoded = Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=False)
+    else:
+        if shrinks:
+            pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
+        encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
+    return encoded._replace(turned=orientation > 1, several_frames=several, flat=flat)
+
+
+def is_flat(pixels: np.ndarray) -> bool:
+    """Whether all pixels are equal."""
+    return bool((pixels == pixels[:1, :1]).all())
+
+
+def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:
+    height, width = (max(1, round(scale * side)) for side in pixels.shape[:2])
+    return np.asarray(Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC))
+
+
+def encode_pixels(pixels: np.ndarray, kind: Literal["raw", "jpeg", "png"], quality: int) -> Encoded:
+    """Encode upright pixels: (H, W, 3), or (H, W) gray for JPEG and PNG. PNG and raw (.npy) are lossless."""
+    height, width = pixels.shape[:2]
+    if max(height, width) > MAX_SIDE[kind]:
+        raise ValueError(
+            f"an image of {width}x{height} pixels is too large for encode={kind}; "
+            f"its sides may have at most {MAX_SIDE[kind]} pixels"
+        )
+    file = io.BytesIO()
+    if kind == "raw":
+        np.save(file, pixels)
+        return Encoded("npy", file.getvalue(), (height, width), 1, reencoded=True, turned=False)
+    Picture.fromarray(pixels).save(file, kind, quality=quality)
+    return Encoded(EXTENSIONS[kind.upper()], file.getvalue(), (0, 0), 1, reencoded=True, turned=False)

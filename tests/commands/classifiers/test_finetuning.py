@@ -1,0 +1,142 @@
+"""cl classify --finetune: used if it helps, and otherwise without a trace."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Picture
+from sklearn.metrics import average_precision_score, log_loss
+
+import cl
+from cl.commands.classifiers import finetuning
+from cl.commands.classifiers.heads import train
+from cl.commands.classify import classify
+from cl.commands.inputs.labels import Targets
+from cl.encoders import encoder as encoders
+from cl.networks import backbones
+from cl.networks.backbones.timm import Config
+from cl.runtime.tables import write_csv
+from cl.runtime.tensor_files import save_tensors
+from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.stages import run_cl
+
+CONFIG = Config(kind="timm", name="test_efficientnet", size=32, pool=None, drop_path=0, checkpointing=False)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """40 red and green images of many brightnesses, 30 labelled; gray.safetensors sees only brightness."""
+    torch.manual_seed(0)
+    weights = backbones.build(CONFIG).state_dict()
+    stem = weights["conv_stem.weight"]
+    gray = {**weights, "conv_stem.weight": stem.mean(1, keepdim=True).expand_as(stem).contiguous()}
+    transform = TRANSFORM.model_copy(
+        update={"resize": 36, "crop": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+    )
+    metadata = {"network": CONFIG.model_dump_json(), "transform": transform.model_dump_json()}
+    save_tensors(weights, tmp_path / "colour.safetensors", metadata)
+    save_tensors(gray, tmp_path / "gray.safetensors", metadata)
+    rng = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    for number in range(40):
+        pixels = rng.integers(0, 80) + rng.integers(0, 60, (36, 36, 3))
+        pixels[..., number % 2] += 60
+        Picture.fromarray(pixels.astype(np.uint8)).save(tmp_path / f"images/{number:02d}.png")
+    rows = [(f"{number:02d}.png", ("red", "green")[number % 2]) for number in range(30)]
+    write_csv(tmp_path / "labels.csv", ["path", "label"], rows)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(finetuning, "STEPS", 15)
+    monkeypatch.setattr(finetuning, "RATE", 2e-3)
+    return tmp_path
+
+
+def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
+    before = (folder / "gray.safetensors").read_bytes()
+    found = classify("labels.csv", "images", encoder="gray.safetensors", finetune=True, save="c.safetensors")
+    assert found.finetuning
+    assert found.finetuning.better
+    assert found.finetuning.accuracy[0] < 60
+    assert found.finetuning.accuracy[1] > 90
+    assert found.quality
+    assert found.quality.accuracy == pytest.approx(found.finetuning.accuracy[1])
+    assert found.predicted[30:] == ["red", "green"] * 5
+    pair = {"encoder": "c-encoder.safetensors", "classifier": "c.safetensors"}
+    again = classify(images="images", **pair)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(again.probabilities[30:], found.probabilities[30:])
+    assert (folder / "gray.safetensors").read_bytes() == before
+    options = "--images images --encoder gray.safetensors --labels labels.csv --save d.safetensors"
+    said = run_cl("classify", "--finetune", *options.split()).output
+    assert f"{found.finetuning.log_loss[0]:.3f} to {found.finetuning.log_loss[1]:.3f}" in said
+    assert "d-encoder.safetensors" in said
+    assert Path("d-encoder.safetensors").read_bytes() == Path("c-encoder.safetensors").read_bytes()
+
+
+def test_without_a_gain_nothing_changes(folder, monkeypatch) -> None:
+    monkeypatch.setattr(finetuning, "RATE", 1e-2)  # spoils the network
+    monkeypatch.setattr(finetuning, "STEPS", 12)
+    encoder = cl.load("colour.safetensors").bfloat16()  # its copies are trained in float32
+    tuned, plain = (
+        classify("labels.csv", "images", encoder=encoder, finetune=finetune, save=save)
+        for finetune, save in ((True, "tuned.safetensors"), (False, "plain.safetensors"))
+    )
+    assert tuned.finetuning
+    assert not tuned.finetuning.better
+    np.testing.assert_array_equal(tuned.probabilities, plain.probabilities)
+    assert tuned.quality == plain.quality
+    assert Path("tuned.safetensors").read_bytes() == Path("plain.safetensors").read_bytes()
+    assert not Path("tuned-encoder.safetensors").exists()
+
+
+def test_the_comparison_counts_groups() -> None:
+    rng = np.random.default_rng(0)
+    targets = np.eye(3, dtype=bool)[rng.integers(3, size=20)]
+    both = rng.dirichlet(np.ones(3), (2, 20))
+    found = finetuning._compared(Targets([], [], targets, None, []), *both)
+    assert found.log_loss == pytest.approx([log_loss(targets, each) for each in both])
+    assert found.accuracy == pytest.approx([100 * (p.argmax(1) == targets.argmax(1)).mean() for p in both])
+    difference = np.log(both[1][targets] / both[0][targets])
+    assert found.error == pytest.approx(difference.std(ddof=1) / np.sqrt(20))
+    copies = Targets([], [], targets.repeat(3, 0), np.arange(20).repeat(3), [])
+    assert finetuning._compared(copies, *both.repeat(3, 1)).error == pytest.approx(found.error)
+
+
+def test_the_comparison_sums_over_labels() -> None:
+    rng = np.random.default_rng(0)
+    targets, both = rng.random((20, 3)) < 0.5, rng.random((2, 20, 3))
+    found = finetuning._compared(Targets([], [], targets, None, []), *both)
+    each = [sum(log_loss(targets[:, c], p[:, c]) for c in range(3)) for p in both]
+    assert found.log_loss == pytest.approx(each)
+    assert found.accuracy == pytest.approx([100 * average_precision_score(targets, p) for p in both])
+
+
+def test_the_heads_of_the_folds_give_the_held_out_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    features, targets = rng.normal(size=(30, 5)), np.eye(3, dtype=bool)[np.arange(30) % 3]
+    trained = train(features, targets, ["a", "b", "c"], number=3)
+    assert sorted(np.concatenate([rows for _, rows in trained.folds])) == list(range(30))
+    for head, rows in trained.folds:
+        np.testing.assert_allclose(
+            head.probabilities(features[rows]), trained.calibrated[rows], rtol=1e-4, atol=1e-6
+        )
+
+
+def test_a_saved_encoder_is_the_same(tmp_path) -> None:
+    save_encoder(tmp_path / "resnet.safetensors")
+    loaded = encoders.load(str(tmp_path / "resnet.safetensors"))
+    encoders.save(loaded, tmp_path / "again.safetensors")
+    again = encoders.load(str(tmp_path / "again.safetensors"))
+    assert (again.sha256, again.transform, again.records_size) == (loaded.sha256, loaded.transform, True)
+
+
+def test_mistakes_are_told_before_anything_is_embedded(folder) -> None:
+    network, encoder = "gray.safetensors", cl.load("gray.safetensors")
+    encoder.config = None
+    for options, message in (
+        ({"labels": "labels.csv", "features": "f.parquet"}, "--finetune .*--images.*found --features"),
+        ({"classifier": "c.safetensors", "images": "images"}, "--finetune .*--labels.*found --classifier"),
+        ({"labels": "labels.csv", "images": "images", "encoder": encoder}, "--finetune cannot record"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classify(finetune=True, **options)  # type: ignore[arg-type]
+    assert cl.load(network).config

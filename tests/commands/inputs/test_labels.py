@@ -1,0 +1,167 @@
+"""Labels of images in a table: as written, found by name or by place; one or several, groups and mistakes."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cl.commands.inputs.labels import Labels, Targets, classes, read_targets
+from cl.runtime.tables import write_csv
+
+NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
+
+
+def table(folder: Path, text: str) -> Path:
+    (folder / "labels.csv").write_text(text, encoding="utf-8")
+    return folder / "labels.csv"
+
+
+def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
+    labels = Labels(table(tmp_path, "Image,Class,patient\n1.jpg,007,a\nb/./2.jpg,1e3,\n3.jpg,nan,\n"))
+    assert labels.unused() == ["1.jpg", "b/2.jpg", "3.jpg"]
+    found = labels.of(["1.jpg", "b/2.jpg", "3.jpg"], tmp_path)
+    assert found == [(["007"], "a"), (["1e3"], ""), ([], "")]
+    assert labels.of(["2.jpg"], tmp_path / "b") == [(["1e3"], "")]
+    assert labels.of(["1.jpg"], tmp_path / "elsewhere") == [(["007"], "a")], "a name of `cl embed`"
+    assert not labels.unused()
+
+
+def test_names_like_formulas_come_back(tmp_path) -> None:
+    """Our CSV files protect them by an apostrophe."""
+    write_csv(tmp_path / "labels.csv", ["path", "label"], [("@1.jpg", "+")])
+    assert Labels(tmp_path / "labels.csv").of(["@1.jpg"], tmp_path) == [(["+"], "")]
+    pq.write_table(pa.table({"path": ["'@1.jpg"], "label": ["x"]}), tmp_path / "labels.parquet")
+    assert Labels(tmp_path / "labels.parquet").of(["'@1.jpg"], tmp_path) == [(["x"], "")]
+
+
+def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="two rows with different groups for 1.jpg; correct one"):
+        Labels(table(tmp_path, "path,label,group\n1.jpg,a,x\n./1.jpg,a,y\n"))
+    for rows in ("1.jpg,a\n./1.jpg,b\n", "1.jpg,a;b\n1.jpg,a\n"):
+        with pytest.raises(ValueError, match="gives 1.jpg the labels a, b; expected one"):
+            classes(table(tmp_path, f"path,label\n{rows}"), ["1.jpg"])
+
+
+def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
+    names = ["wren/2024/1.jpg", "2.jpg"]
+    assert classes(tmp_path, names) == [("wren", ""), None]
+    (tmp_path / "list.txt").touch()
+    assert classes(tmp_path / "list.txt", names) == [("2024", ""), None]
+
+
+def test_names_of_classes_agree_however_accents_are_encoded(tmp_path) -> None:
+    for given in (tmp_path, table(tmp_path, "path,label,group\nvo\u0308gel/1.jpg,vo\u0308gel,e\u0301\n")):
+        assert classes(given, ["vo\u0308gel/1.jpg"])[0] in (("vögel", ""), ("vögel", "é"))
+
+
+def targets(folder: Path, text: str) -> Targets:
+    return read_targets(table(folder, text), NAMES, folder / "images")
+
+
+def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
+    found = targets(
+        tmp_path, "File name,category\na/1.jpg,wren\na/1.jpg,robin\nb/1.jpg, wren ; \na/2.jpg,NA\n"
+    )
+    assert found.classes == ["robin", "wren"]
+    np.testing.assert_array_equal(found.targets, [[1, 1], [0, 0], [0, 1], [0, 0]])
+    assert found.multilabel
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, -1, 1, -1]
+
+
+def test_tables_of_excel(tmp_path) -> None:
+    """In much of Europe it separates columns by semicolons, and plain CSV is not UTF-8."""
+    for delimiter in ";\t":
+        text = 'path,label\r\na/1.jpg,"x;y"\r\nb/é.jpg,y\r\n'.replace(",", delimiter)
+        assert targets(tmp_path, f"\ufeff{text}").targets.tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
+        told = f"sep={delimiter}\r\n{text}"
+        assert targets(tmp_path, f"\ufeff{told}").targets.tolist() == targets(tmp_path, told).targets.tolist()
+        assert targets(tmp_path, told).classes == ["x", "y"]
+    text = 'path,"sex; age; weight","label"\na/1.jpg,m;1;2,x\nb/é.jpg,f;2;3,y\n'
+    assert targets(tmp_path, text).classes == ["x", "y"]
+    (tmp_path / "labels.csv").write_text(text, encoding="cp1252")
+    with pytest.raises(ValueError, match="labels.csv is not UTF-8 text; save it again as CSV UTF-8"):
+        read_targets(tmp_path / "labels.csv", NAMES, tmp_path / "images")
+
+
+def test_groups_and_labels_of_some_images(tmp_path) -> None:
+    found = targets(tmp_path, "path,label,patient\na/1.jpg,x,p2\nb/1.jpg,y,\na/2.jpg,,p1\n")
+    known = found.labelled()
+    assert (known.targets.tolist(), known.classes) == ([[True, False], [False, True]], ["x", "y"])
+    assert known.names == ["a/1.jpg", "b/1.jpg"]
+    assert known.groups is not None
+    assert known.groups.tolist() == [0, 1]
+    assert "2 groups" in found.remarks[0]
+    part = found.of(["b/1.jpg", "a/2.jpg"])
+    assert part.targets.tolist() == [[False, True], [False, False]]
+    assert not part.multilabel
+
+
+def test_images_of_a_group_and_equal_files_are_held_out_together(tmp_path) -> None:
+    for name, content in zip(NAMES, "xyxz", strict=True):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).write_text(content)
+    rows = "path,label,group\na/1.jpg,s,\na/2.jpg,s,g\nb/1.jpg,t,g\nb/é.jpg,t,\n"
+    found = targets(tmp_path, rows)
+    assert found.groups is not None
+    assert found.groups.tolist() == [0, 0, 0, 1]
+    assert found.remarks[-1] == "held out together with an equal file: 1 image"
+    (tmp_path / "images/a/1.jpg").unlink()
+    assert re.search("not read.* 1 image$", targets(tmp_path, rows).remarks[-1])
+
+
+@pytest.mark.parametrize(
+    "path", ["b/e\u0301.jpg", "images/b/é.jpg", "./b/é.jpg"], ids=["decomposed", "from the table", "dot"]
+)
+def test_paths_start_from_the_images_or_from_the_table(path, tmp_path) -> None:
+    assert targets(tmp_path, f"path,label\n{path},x\n").targets[:, 0].tolist() == [False, False, False, True]
+
+
+def test_a_row_has_one_image(tmp_path) -> None:
+    """The name of two images, given or beside the table, is refused; paths from the table decide."""
+    for folder in ("train", "test"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.jpg").touch()
+    labels = Labels(table(tmp_path, "path,label\n1.jpg,x\n"))
+    for same in ("train", "test/../train"):
+        assert labels.of(["1.jpg"], tmp_path / same) == [(["x"], "")]
+    with pytest.raises(ValueError, match=r"1\.jpg is the name of .*train.* and of .*test"):
+        labels.of(["1.jpg"], tmp_path / "test")
+    (tmp_path / "1.jpg").touch()
+    with pytest.raises(ValueError, match=r"1\.jpg is the name of .* and of .*test"):
+        Labels(labels.file).of(["1.jpg"], tmp_path / "test")
+    assert Labels(labels.file).of(["1.jpg"], tmp_path / "moved") == [(["x"], "")]
+    resized = tmp_path.with_name(f"{tmp_path.name}-32px")
+    resized.mkdir()
+    (resized / "1.jpg").touch()
+    assert Labels(labels.file).of(["1.jpg"], resized) == [(["x"], "")]
+    both = Labels(table(tmp_path, "path,label\n1.jpg,x\ntest/1.jpg,y\n"))
+    assert both.of(["1.jpg"], tmp_path / "test") == [(["y"], "")]
+    assert both.of(["1.jpg"], tmp_path) == [(["x"], "")]
+
+
+def test_mistakes(tmp_path) -> None:
+    others = "".join(f"{n}.jpg,x\n" for n in range(5))
+    assert (
+        "left out 5 rows, such as 0.jpg: no such"
+        in targets(tmp_path, f"path,label\na/1.jpg,x\n{others}").remarks[0]
+    )
+    with pytest.raises(
+        ValueError, match=r"none of the 4 images in .*; its paths, such as 0\.jpg, must start"
+    ):
+        targets(tmp_path, f"path,label\n{others}")
+    with pytest.raises(ValueError, match=r"a\\1.jpg has backslashes; write a/1.jpg"):
+        targets(tmp_path, "path,label\na\\1.jpg,x\n")
+    with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
+        targets(tmp_path, "path,species\na/1.jpg,x\n")
+    with pytest.raises(ValueError, match="a label in .*labels.csv; fill in its column label"):
+        targets(tmp_path, "path,label\na/1.jpg,\n")
+    with pytest.raises(ValueError, match=r"none\.csv does not exist"):
+        read_targets(tmp_path / "none.csv", NAMES, tmp_path)
+    (tmp_path / "labels.xlsx").touch()
+    with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
+        read_targets(tmp_path / "labels.xlsx", NAMES, tmp_path)
+    assert "case" in targets(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]
