@@ -67,14 +67,14 @@ def measure(case: str, folder: Path) -> None:
     import torch.nn.functional as F
 
     from cl.features.approximate import recall
-    from cl.features.neighbours import nearest
+    from cl.features.knn import nearest_in_array
 
     queries, bank = (np.load(folder / f"{name}.npy") for name in ("queries", "bank"))
     small = torch.randn(256, 256)
     (small @ small).sum()  # allocate the matrix library's own buffers first
     before, began = peak(reset=True), time.perf_counter()
     if case == "cl.search":
-        run = lambda: nearest(queries, bank, TOP)[1]  # noqa: E731
+        run = lambda: nearest_in_array(queries, bank, TOP)[1]  # noqa: E731
     elif case == "dense":
         unit = F.normalize(torch.from_numpy(np.array(bank)), dim=1)
         run = lambda: dense(F.normalize(torch.from_numpy(np.array(queries)), dim=1), unit)  # noqa: E731
