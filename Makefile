@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/.venv/bootstrap/bin:$(PATH)
 ready := .venv/installed
 
-.PHONY: repro table help test test-gpu test-slow golden check clean-scratch format bench gpu-day .venv detectron2 lock
+.PHONY: repro table help test test-gpu test-slow golden check format bench gpu-day .venv detectron2 lock
 
 repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.html (the default target).
 	@git rev-parse --is-inside-work-tree > /dev/null 2>&1 || { echo "DVC needs Git: run \`git init && git add -A && git commit -m start\` here first"; exit 1; }
@@ -42,9 +42,6 @@ check: $(ready)  ## Check format, lint, types, shell scripts, Dockerfile and Kub
 	git ls-files -z -- '*.sh' .ci/run docker/check | xargs -0 shellcheck
 	hadolint Dockerfile
 	kubernetes-validate --strict --quiet docker/kubernetes/*.yaml
-
-clean-scratch: $(ready)  ## List the checkpoints in scratch/, and remove those of finished runs.
-	python -m pipeline.scratch --remove
 
 format: $(ready)  ## Format the code and fix what the linter can fix.
 	ruff format .

@@ -1,6 +1,7 @@
 """The memory that a piece of code takes."""
 
 import contextlib
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,8 +9,6 @@ from pathlib import Path
 
 import psutil
 import torch
-
-from pipeline.support.footprint import return_freed
 
 
 def growth(function: Callable[[], object], device: torch.device | None = None) -> int:
@@ -19,7 +18,8 @@ def growth(function: Callable[[], object], device: torch.device | None = None) -
         before = torch.cuda.memory_allocated(device)
         function()
         return torch.cuda.max_memory_allocated(device) - before
-    return_freed()
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)  # the freed memory that it keeps would hide growth
     with _resident_sizes() as sizes:
         function()
     before, largest = sizes

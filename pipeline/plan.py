@@ -1,4 +1,4 @@
-"""plan: estimate the time of pretraining, its memory, and the largest possible batch."""
+"""plan: estimate the time and memory of pretraining."""
 
 import math
 import time
@@ -23,72 +23,53 @@ from cl.runtime.machine import Machine
 from cl.training.loop import Data, train
 from cl.training.start import Start
 from pipeline.support import command, footprint, locations, pretraining
-from pipeline.support.roofline import bounds
-from pipeline.support.roofline.operations import GPUS
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
-FILL = 0.9  # share of the free memory that the largest batch may use
-SMALLEST = 4  # images in the smallest batch that is tried
 
 
 @click.command()
-@click.option("--gpu", type=click.Choice(list(GPUS)), help="Calculate instead; needs neither GPU nor data.")
-@click.option("--gpus", type=click.IntRange(1), help="Their number, with --gpu; by default 1.")
 @command.entry_point
-def main(gpu: str | None, gpus: int | None) -> None:
+@command.on_all_devices
+def main() -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
-    `pretrain` does. For the other stages, the time of their last run is shown. With --gpu, nothing is
-    measured: bounds for such GPUs are calculated from the operations of a step.
+    `pretrain` does. For the other stages, the time of their last run is shown.
     """
-    if gpu:
-        bounds.show(command.params(), gpu, gpus or 1)
-    elif gpus:
-        raise ValueError(f"--gpus={gpus} needs their kind, such as --gpu h100")
-    else:
-        measure()
-
-
-@command.on_all_devices
-def measure() -> None:
-    """Print what steps on this machine took."""
     params = command.params()
     progress = command.progress("plan")
     params, bank, queries = locations.data(params, progress.say)
     rules.check_data(params, bank, queries)
     here = command.find_machine(params)
     pretraining.warn(params, progress)
-    free, used = footprint.free(here.device), dict[int, int]()
-    for tried in with_smaller_batches(params):
-        size = tried.optim.batch_size
-        progress.say(f"steps on {counted(size, 'images')}")
-        try:
-            if len(used) > 1 and largest_batch(used, free) < size:
-                raise MemoryError  # do not try: the system might kill this process without a message
-            trial = _try(tried, here, bank, queries, measured=tried is params)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ValueError(_remedy(size, used, free)) from error
-        used[size] = trial.used
+    free, size = footprint.free(here.device), params.optim.batch_size
+    progress.say(f"steps on {counted(size, 'images')}")
+    try:
+        trial = _trial(params, here, bank, queries)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        multiple = pretraining.granularity(params)
+        fewer = max(multiple, size // 2 // multiple * multiple)
+        raise ValueError(
+            f"optim.batch_size={size} does not fit into the free {memory(free)}; try {fewer}, or encode the "
+            "batch in parts, such as optim.microbatches=4 with bn_group=16"
+        ) from error
     if command.is_main_process():
-        largest = _largest(used, free, pretraining.granularity(params), len(bank))
-        click.echo("\n".join([*_figures(params, here, trial, free), largest, *_earlier(params)]))
+        click.echo("\n".join([*_figures(params, here, trial, free), *_earlier(params)]))
 
 
 class Trial:
     """Training data that measures the training loop's steps, and then ends.
 
     Attributes:
-        used, at_peak: peak bytes of the first steps, and of the whole trial.
+        peak: bytes.
         seconds, waiting: seconds per step, and those spent waiting for its data.
         monitoring: seconds of monitoring after the first epoch, and after a later one.
     """
 
-    def __init__(self, data: Data, here: Machine, monitor: Callable[[], float] | None) -> None:
-        """Without `monitor`, the trial ends after the warm-up and measures only `used`."""
+    def __init__(self, data: Data, here: Machine, monitor: Callable[[], float]) -> None:
         self.data, self.plan, self.inputs = data, data.plan, data.inputs
         self.here, self.monitor = here, monitor
 
@@ -99,9 +80,6 @@ class Trial:
             since = time.monotonic()
             yield batch
         last = self._now() - since
-        self.used = footprint.peak(self.here.device)
-        if not self.monitor:
-            return
         self.monitoring = [self.monitor() for _ in range(2)]
         for _ in islice(batches, batches_ahead(self.plan.share, workers)):
             pass  # batches that workers loaded during the monitoring would hide how slow they are
@@ -114,7 +92,7 @@ class Trial:
             self.waiting += (time.monotonic() - asked) / steps
             yield batch
         self.seconds = (self._now() - since) / steps
-        self.at_peak = footprint.peak(self.here.device)
+        self.peak = footprint.peak(self.here.device)
 
     def _now(self) -> float:
         """The time once the device has finished its queued work."""
@@ -123,9 +101,8 @@ class Trial:
         return time.monotonic()
 
 
-def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measured: bool) -> Trial:
-    """Try a few steps for their memory, or if `measured`, enough steps to time them."""
-    footprint.release(here.device)
+def _trial(params: Params, here: Machine, bank: Reader, queries: Reader) -> Trial:
+    """What some training steps took."""
     quiet = Progress("plan", Console(quiet=True))
     start = pretraining.load_start(params) if params.start_name else Start()
     task, optimizer, data = pretraining.prepare(params, here, bank, start)
@@ -138,39 +115,10 @@ def _try(params: Params, here: Machine, bank: Reader, queries: Reader, *, measur
         task.train()
         return time.monotonic() - since
 
-    trial = Trial(pretraining.cropped(params, data, here, quiet.say), here, monitor if measured else None)
+    trial = Trial(pretraining.cropped(params, data, here, quiet.say), here, monitor)
     epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # enough for any trial
     train(task, trial, params.optim.model_copy(update={"epochs": epochs}), optimizer, progress=quiet)
     return trial
-
-
-def with_smaller_batches(params: Params) -> list[Params]:
-    """The parameters, preceded by copies with smaller batches, which show whether larger ones are safe."""
-    multiple, trials = pretraining.granularity(params), [params]
-    while (size := trials[0].optim.batch_size // 4 // multiple * multiple) >= SMALLEST:
-        optim = params.optim.model_copy(update={"batch_size": size, "compile": False})
-        smaller = params.model_copy(update={"optim": optim})
-        try:
-            rules.check(smaller)
-        except ValueError:  # the method needs more images
-            break
-        trials.insert(0, smaller)
-    return trials
-
-
-def largest_batch(used: dict[int, int], free: int) -> int:
-    """The batch that uses FILL of the free bytes, extrapolated from the two largest batches in `used`."""
-    (small, low), (large, high) = sorted(used.items())[-2:]
-    slope = max(1.0, (high - low) / (large - small))
-    return max(0, int(small + (FILL * free - low) / slope))
-
-
-def _remedy(size: int, used: dict[int, int], free: int) -> str:
-    fewer = f"{largest_batch(used, free)} images or fewer" if len(used) > 1 else "fewer images"
-    return (
-        f"optim.batch_size={size} does not fit into {FILL:.0%} of the free {memory(free)}; choose {fewer}, "
-        "or encode the batch in parts, such as optim.microbatches=4 with bn_group=16"
-    )
 
 
 def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator[str]:
@@ -188,17 +136,9 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
     )
     yield f"waiting for data: {waiting:.0%} of a step" + (", which slows training" if waiting > 0.1 else "")
     yield f"kNN: {first:.3g} s after the first epoch, {later:.3g} s after each later epoch"
-    verdict = "fits" if trial.at_peak <= free else "does not fit"
+    verdict = "fits" if trial.peak <= free else "does not fit"
     kind = "reserved by PyTorch on a GPU" if here.device.type == "cuda" else "with data workers"
-    yield f"memory: {memory(trial.at_peak)} {kind}, which {verdict} into the free {memory(free)}"
-
-
-def _largest(used: dict[int, int], free: int, multiple: int, images: int) -> str:
-    if len(used) < 2:
-        return "largest batch: not estimated, since no smaller batch could be tried"
-    largest, tried = largest_batch(used, free), " and ".join(str(size) for size in sorted(used)[-2:])
-    size = f"all {images}" if largest >= images else f"about {largest // multiple * multiple}"
-    return f"largest batch: {size} images in {FILL:.0%} of that, extrapolated from batches of {tried}"
+    yield f"memory: {memory(trial.peak)} {kind}, which {verdict} into the free {memory(free)}"
 
 
 def _earlier(params: Params) -> Iterator[str]:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import click
 
+from benchmarks.gpu.roofline.operations import GPUS
+from benchmarks.gpu.roofline.trace import trace
 from benchmarks.parameters import parameters
-from pipeline.support.roofline.bounds import trace
-from pipeline.support.roofline.operations import GPUS
 
 FILE = Path(__file__).with_suffix(".csv")
 R50 = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global", "precision=bf16")

@@ -1,14 +1,20 @@
 """The least time and memory of a recipe on GPUs: `python -m benchmarks.gpu.floor RECIPE --gpu h100`.
 
-Overrides may follow the recipe. For params.yaml, `python -m pipeline.plan --gpu h100` prints the same.
+Overrides may follow the recipe.
 """
+
+from collections.abc import Iterator
 
 import click
 
+from benchmarks.gpu.roofline.operations import GPUS
+from benchmarks.gpu.roofline.trace import images_of, trace
 from benchmarks.parameters import parameters
+from cl.config import Params
 from cl.console.command import entry_point
-from pipeline.support.roofline import bounds
-from pipeline.support.roofline.operations import GPUS
+from cl.console.wording import memory
+
+LARGEST = 3  # costs that are shown
 
 
 @click.command()
@@ -19,8 +25,35 @@ from pipeline.support.roofline.operations import GPUS
 @entry_point
 def main(recipe: str, overrides: tuple[str, ...], gpu: str, gpus: int) -> None:
     """Print what a training step of RECIPE, with OVERRIDES such as optim.batch_size=256, asks of a GPU."""
-    for line in bounds.lines(parameters(f"recipe={recipe}", *overrides), gpu, gpus):
+    for line in lines(parameters(f"recipe={recipe}", *overrides), gpu, gpus):
         click.echo(line)
+
+
+def lines(params: Params, name: str, gpus: int) -> Iterator[str]:
+    """Bounds for `gpus` GPUs of the kind `name`."""
+    card, size = GPUS[name], params.optim.batch_size
+    gpu = trace(params, gpus)
+    seconds = gpu.floor(card)
+    read_and_written = sum(each.bytes for each in gpu.operations) / 1e9
+    yield (
+        f"calculated for {gpus} x {name} in {params.precision}: a bound, not a measurement, as if every "
+        "operation ran at the card's best rate, and augmentation, launches and exchanges took no time"
+    )
+    rate = float(f"{size / seconds:.3g}")
+    yield f"step: at least {1000 * seconds:.3g} ms for {size} images, at most {rate:g} images/s"
+    yield (
+        f"per GPU and step: {len(gpu.operations)} operations, {read_and_written:.3g} GB, "
+        f"{sum(each.flops for each in gpu.operations) / 1e12:.3g} TFLOP, "
+        f"{gpu.collectives().total()} exchanges besides the gradients"
+    )
+    costs = [
+        f"{family} {100 * cost / seconds:.0f} %" for family, cost in gpu.costs(card).most_common(LARGEST)
+    ]
+    yield f"largest costs: {', '.join(costs)}"
+    yield f"memory: at least {memory(gpu.peak)} per GPU, without CUDA's and cuDNN's own"
+    if images := images_of(params):
+        steps = max(1, round(params.optim.epochs * (images // size)))
+        yield f"pretraining: at least {steps * seconds / 3600:.3g} hours for {steps} steps, without kNN"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.gpu.roofline.operations import GPUS
+from benchmarks.gpu.roofline.trace import trace
 from benchmarks.gpu.session import Session
 from benchmarks.gpu.training import RepeatedBatch
 from benchmarks.in_process import silent
@@ -25,8 +27,6 @@ from cl.runtime import machine
 from cl.training import optim
 from cl.training.loop import train
 from pipeline.support.pretraining import build
-from pipeline.support.roofline.bounds import trace
-from pipeline.support.roofline.operations import GPUS
 
 LARGE = ("backbone=resnet50", "views=mocov2", "loss=infonce", "bn_group=global")
 SIMCLR = (*LARGE, "method=simclr_imagenet")

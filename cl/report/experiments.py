@@ -40,7 +40,6 @@ IRRELEVANT = (
     "dataset.shard_images",
     "dataset.verify",
 )
-IRRELEVANT_IN_ENTRIES = ("seeds", "memory")  # of an evaluation or transfer
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any
     protocol = {
         key: value
         for key, value in flatten(config, path)
-        if value is not None and key.rsplit(".", 1)[1] not in IRRELEVANT_IN_ENTRIES
+        if value is not None and key.rsplit(".", 1)[1] != "seeds"
     }
     if baseline is None:
         return settings(params) | protocol

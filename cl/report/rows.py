@@ -8,7 +8,6 @@ from cl.runtime.metric_info import Measurement
 from cl.statistics import Estimate, estimate
 
 HEADINGS = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
-TECHNICAL = ("kind", "memory")  # parameters that do not change a result
 Cell = Estimate | str  # a number, or why it is missing
 Column = dict[str, Measurement]  # an encoder's results in one evaluation, by metric
 
@@ -84,7 +83,7 @@ def _settings(config: dict[str, Any], pretrained: Column) -> list[str]:
     scalars = {
         key: value
         for key, value in config.items()
-        if isinstance(value, int | float | str) and not isinstance(value, bool) and key not in TECHNICAL
+        if isinstance(value, int | float | str) and not isinstance(value, bool) and key != "kind"
     }
     chosen = {each.title: each.mean for each in pretrained.values() if each.better is None}
     return [

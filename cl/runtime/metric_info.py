@@ -116,11 +116,8 @@ def recorded(provenance: Mapping[str, Any], result: str) -> list[Measurement]:
     """The measurements in the provenance of a result such as `evaluate/knn`.
 
     Raises:
-        ValueError: the result was made by version 0.2, which did not record them.
+        ValueError: it lists none, as that of an earlier version.
     """
     if "measurements" not in provenance:
-        raise ValueError(
-            f"results/{result}.provenance.json lists no measurements, as in version 0.2 of cl; "
-            "run the experiment again with `dvc repro`"
-        )
+        raise ValueError(f"results/{result}.provenance.json lists no measurements; run `dvc repro`")
     return [Measurement(**values) for values in provenance["measurements"]]

@@ -85,7 +85,7 @@ def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[
     """The experiment of a candidate.
 
     Raises:
-        ValueError: its files cannot be read, or version 0.2 wrote them.
+        ValueError: its files cannot be read, or an earlier version wrote them.
     """
     outputs = _Outputs(parse_written(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
     params = parse_written(candidate.params, "params.yaml")

@@ -1,8 +1,6 @@
 """The memory that a run takes: on a GPU what PyTorch reserves, otherwise what its processes hold."""
 
 import contextlib
-import ctypes
-import gc
 import os
 from pathlib import Path
 
@@ -11,15 +9,6 @@ import torch
 
 from cl.runtime.distributed import max_over_ranks
 from cl.runtime.memory import available
-
-
-def release(device: torch.device) -> None:
-    """Give back what earlier work has left, so that `peak` is that of the work to come."""
-    gc.collect()
-    return_freed()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def peak(device: torch.device) -> int:
@@ -32,12 +21,6 @@ def peak(device: torch.device) -> int:
 def free(device: torch.device) -> int:
     """The bytes of the same memory that this run may use."""
     return torch.cuda.mem_get_info()[0] if device.type == "cuda" else available() + peak(device)
-
-
-def return_freed() -> None:
-    """Return the freed memory that glibc keeps to the system; otherwise it would hide growth."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_of_tree(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""What pretraining is made of; `pipeline.plan`, benchmarks and bounds for GPUs use it as `pretrain` does."""
+"""What pretraining is made of; `pipeline.plan` and benchmarks use it as `pretrain` does."""
 
 import math
 import os

@@ -3,7 +3,6 @@
 import csv
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from cl.analyses import (
     mi_bound,
     neighbours,
     npc,
-    similarity,
     views,
 )
 from cl.data.reader import Reader
@@ -66,19 +64,6 @@ def test_the_views_that_are_compared_are_those_of_the_chosen_features(of, analys
     features = network(torch.zeros(2, 3, 32, 32, device=context.machine.device))
     expected = (features if of == "backbone" else projector(features)).shape[1]
     assert (1 - found["similarity"]) / found["variance"] == pytest.approx(expected, rel=0.01)
-
-
-def test_similarity_of_orthogonal_images_is_known(tmp_path) -> None:
-    """Views of an image at a cosine of 0.6, of two images at 0."""
-    first = torch.eye(8)[:4]
-    batches = [(first, 0.6 * first + 0.8 * torch.eye(8)[4:])] * 2
-    context = SimpleNamespace(embeddings=lambda batch_size, count: iter(batches), out=tmp_path)
-    config = similarity.Config(kind="similarity", batch_size=4, batches=2)
-    assert similarity.analyze(config, context) == pytest.approx({"positive_mean": 0.6, "negative_mean": 0.0})
-    positive, negative = Chart.load(tmp_path / "cosines.chart.json").series.values()
-    assert [max(points, key=lambda point: point.y).x for points in (positive, negative)] == pytest.approx(
-        [0.625, 0.025]
-    )
 
 
 def test_alignment_is_the_squared_distance() -> None:

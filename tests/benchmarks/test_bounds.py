@@ -1,5 +1,7 @@
 """What a step asks of a GPU stays as recorded."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -27,4 +29,9 @@ def test_the_bounds_of_a_recipe_with_overrides() -> None:
     result = CliRunner().invoke(floor.main, [*arguments, "--gpu", "a100", "--gpus", "2"])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("calculated for 2 x a100 in fp32: a bound, not a measurement")
-    assert "ms for 8 images" in result.output
+    found = dict(line.split(": ", 1) for line in result.output.splitlines())
+    milliseconds, images, rate = (float(x) for x in re.findall(r"\d+\.?\d*", found["step"]))
+    assert (images, rate) == (8, pytest.approx(8000 / milliseconds, rel=0.02))
+    hours, steps = (float(x) for x in re.findall(r"\d+\.?\d*", found["pretraining"]))
+    assert hours == pytest.approx(steps * milliseconds / 3.6e6, rel=0.02)
+    assert len(found["largest costs"].split(", ")) == 3

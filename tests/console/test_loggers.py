@@ -1,7 +1,6 @@
 """Every logger on disk, with its library where that is installed; and what all of them have in common."""
 
 import importlib
-import subprocess
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -16,25 +15,14 @@ PARAMETERS = {"seed": 3, "optim": {"kind": "sgd", "betas": None, "milestones": [
 ROWS = [{"epoch": epoch, "step": 40 * epoch, "loss": 5 / epoch, "knn_top1": 30.5} for epoch in (1, 2)]
 
 
-def as_text(values: dict, prefix: str = "") -> dict[str, str]:
-    """Parameters as MLflow has them."""
-    text: dict[str, str] = {}
-    for key, value in values.items():
-        text |= as_text(value, f"{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
-    return text
-
-
 @pytest.fixture
 def offline(monkeypatch, tmp_path) -> None:
-    """No servers, and a repository of its own: DVCLive looks for one."""
+    """No server, and an empty folder."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    for name in ("WANDB_DIR", "WANDB_PROJECT", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+    for name in ("WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
-    for command in (["git", "init", "-q"], ["git", "-c", "user.name=t", "-c", "user.email=t@t.t", "commit"]):
-        subprocess.run([*command, *["-qm", "x", "--allow-empty"] * (command[-1] == "commit")], check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], check=True)
 
 
 @pytest.mark.parametrize("failed", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -42,7 +30,6 @@ def offline(monkeypatch, tmp_path) -> None:
 def test_a_logger_stores_parameters_and_every_row_once(name, failed, tmp_path, offline) -> None:
     """Also of a second training with the same title, whose steps begin again."""
     pytest.importorskip(name, reason=f"{name} is not installed: pip install {name}")
-    before = {path for path in Path.cwd().rglob("*") if ".git" not in path.parts}
     said: list[str] = []
     try:
         with Loggers([name], tmp_path / "logs", lambda: PARAMETERS, "lime-owl") as loggers:
@@ -56,16 +43,15 @@ def test_a_logger_stores_parameters_and_every_row_once(name, failed, tmp_path, o
         assert failed
     assert len(said) == 1, said
     assert said[0].startswith(f"{name} logs to ")
-    assert {path for path in Path.cwd().rglob("*") if ".git" not in path.parts} == before
+    assert not list(Path.cwd().iterdir())
     if read := getattr(logged, name, None):
         found = read(tmp_path / "logs" / name)
-        assert found.parameters in (PARAMETERS, as_text(PARAMETERS))
+        assert found.parameters == PARAMETERS
         assert found.columns == {
             f"{title}/{column}": [(row["step"], pytest.approx(row[column])) for row in ROWS]
             for title in ("linear", "linear-2")
             for column in ROWS[0]
         }
-        assert found.failed in (failed, None)
 
 
 @pytest.mark.parametrize("name", kinds("console.loggers"))

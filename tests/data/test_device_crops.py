@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl import config
 from cl.data import device_crops, ring
 from cl.data.device_crops import CropOnDevice, DeviceTrainSet, on_device, resident
@@ -16,7 +17,6 @@ from cl.data.sets import TrainSet
 from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
 from pipeline.support.pretraining import cropped
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
 from tests.support.project import compose
 from tests.support.tiny import stored

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.data import resample
 from cl.data.views import View, resize
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.pictures import photograph
 
 RNG = np.random.default_rng(0)

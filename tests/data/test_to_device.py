@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl import config
 from cl.data.to_device import HostBatch, ToDevice
 from cl.data.transform import Transform
 from cl.data.views import RandomNumbers, View, draw_colour_params
 from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.project import compose
 
 IMAGES = 32

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.console.stop import StoppedError
 from cl.data.order import Plan
 from cl.data.sets import EvalSet
@@ -20,7 +21,6 @@ from cl.networks import backbones
 from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.backbones import config as backbone
 from tests.support.evaluations import model_tensors, read_heads, short, trained
 from tests.support.files import read_csv

@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.console import progress
 from cl.console.progress import Progress
 from cl.data.reader import Reader
@@ -16,7 +17,6 @@ from cl.features import extraction
 from cl.features.extraction import Cache, extract
 from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.tiny import TinyBackbone
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from benchmarks.gpu.roofline.fake_gpu import FakeGpu
+from benchmarks.gpu.roofline.trace import trace
 from benchmarks.parameters import parameters
-from pipeline.support.roofline.bounds import trace
-from pipeline.support.roofline.fake_gpu import FakeGpu
 
 IMAGES = 8  # per GPU
 TWO_VIEWS = ("views=mocov2", "views.random.size=32")

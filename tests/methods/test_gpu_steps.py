@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.gpu.roofline.backward import backward
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
+from benchmarks.gpu.roofline.trace import trace
 from benchmarks.parameters import parameters
 from cl.networks.two_streams import CHANNELS, NORMALISATION, TwoStreams
 from cl.runtime.machine import Machine
-from pipeline.support.roofline.backward import backward
-from pipeline.support.roofline.bounds import trace
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.backbones import DATASET, SHIPPED
 from tests.support.methods import (
     CASES,

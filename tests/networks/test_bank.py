@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.networks import bank as bank_module
 from cl.networks.bank import Bank, Draw
 from cl.networks.queue import NO_GROUP
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 
 
 def bank_of(images: int, momentum: float = 0.5) -> Bank:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from benchmarks.gpu.roofline.fake_gpu import pretended_ranks
 from cl.networks import backbones
 from cl.networks.batch_norm import set_groups, update_running_stats
 from cl.networks.compiled import compile_forward
 from cl.networks.passes import in_microbatches
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import pretraining
-from pipeline.support.roofline.fake_gpu import pretended_ranks
 from tests.support.backbones import config
 from tests.support.commands import environment
 from tests.support.methods import build, task_of, train_step, training_batch

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from benchmarks.gpu.roofline.backward import backward
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.objective import log_partition as module
 from cl.objective.blocks import AREA, Block, BlockwiseLogits
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.sums import softplus_sum
-from pipeline.support.roofline.backward import backward
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.objective import exclusions, masked
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from benchmarks.combinations import Cell, cells, composed
 from cl import config
 from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
@@ -27,7 +29,7 @@ SMALL_PIECES = {"timm": {"cpc_v2", "dino", "fast_moco", "pirl", "swav"}}
 SMALL_PIECES |= {name: {"pirl"} for name in ("vit_tiny", "vit_small", "vit_base")}
 
 
-def expected(cell: compatibility.Cell) -> tuple[str, ...] | None:
+def expected(cell: Cell) -> tuple[str, ...] | None:
     """What the refusal of a cell says, nothing if it runs; None for methods and losses not listed above.
 
     Written from the papers, not from the checks.
@@ -57,7 +59,7 @@ def expected(cell: compatibility.Cell) -> tuple[str, ...] | None:
     return _expected_of_views(cell, method, several)
 
 
-def _expected_of_views(cell: compatibility.Cell, method: str, several: bool) -> tuple[str, ...]:
+def _expected_of_views(cell: Cell, method: str, several: bool) -> tuple[str, ...]:
     if cell.views == "multi-crop" and method == "pirl":
         return ("found 2 x random, 4 x half; choose views=pirl or views=pirl_small",)
     if cell.views == "multi-crop" and (several or method == "moco_cld"):
@@ -69,7 +71,7 @@ def _expected_of_views(cell: compatibility.Cell, method: str, several: bool) -> 
 
 @pytest.mark.parametrize("method", compatibility.methods())
 def test_combinations_run_or_are_refused_as_in_the_papers(method) -> None:
-    for cell in compatibility.cells(method):
+    for cell in cells(method):
         parts = expected(cell)
         if parts is not None:
             assert all(part in cell.refusal for part in parts), cell
@@ -79,7 +81,7 @@ def test_combinations_run_or_are_refused_as_in_the_papers(method) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", compatibility.methods())
 def test_combinations_that_run_train_a_step(method) -> None:
-    for cell in compatibility.cells(method):
+    for cell in cells(method):
         if not cell.refusal:
             train_one_step(cell.values)
 
@@ -88,12 +90,12 @@ def test_combinations_that_run_train_a_step(method) -> None:
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_every_method_goes_with_every_backbone(tmp_path, backbone) -> None:
     """But CMC needs two networks, and some images are too small."""
-    composed = compose(tmp_path, f"backbone={backbone}")
-    chosen = {key: composed[key] for key in ("backbone", "transfers")}
+    values = compose(tmp_path, f"backbone={backbone}")
+    chosen = {key: values[key] for key in ("backbone", "transfers")}
     for method in compatibility.methods():
         refusal = ""
         try:
-            config.check(compatibility.shipped(method) | chosen)
+            config.check(composed(f"method={method}") | chosen)
         except ValueError as error:
             refusal = str(error)
         if method == "cmc" and not backbone.endswith("_lab"):
@@ -106,7 +108,7 @@ def test_every_method_goes_with_every_backbone(tmp_path, backbone) -> None:
 
 @pytest.mark.parametrize("method", compatibility.methods())
 def test_every_method_trains_a_step_as_shipped(method) -> None:
-    train_one_step(compatibility.shipped(method))
+    train_one_step(composed(f"method={method}"))
 
 
 def train_one_step(values: dict) -> None:
@@ -128,37 +130,26 @@ def train_one_step(values: dict) -> None:
 
 
 def test_every_method_and_every_loss_runs_somewhere() -> None:
-    cells = [cell for method in compatibility.methods() for cell in compatibility.cells(method)]
-    running = [cell.values for cell in cells if not cell.refusal]
+    running = [
+        cell.values for method in compatibility.methods() for cell in cells(method) if not cell.refusal
+    ]
     assert {values["method"]["kind"] for values in running} == set(kinds("methods"))
     assert {values["loss"]["kind"] for values in running} == set(kinds("losses"))
 
 
-def row_of(table: list[str], name: str) -> dict[str, str]:
-    """The cells of a method's row by column."""
-    (row,) = (line for line in table if line.startswith(f"| {name} |"))
-    header, cells = ([cell.strip() for cell in line.split("|")] for line in (table[0], row))
-    return dict(zip(header, cells, strict=True))
+def test_a_method_and_a_loss_are_answered() -> None:
+    def told(*names: str) -> str:
+        return CliRunner().invoke(compatibility.main, names).output
+
+    assert told("swav") == "method=swav goes with loss=dcl, dclw\n"
+    assert "jcl" in told("moco_v2_keys")
+    assert told("nce") == "loss=nce goes with method=cmc, npid, pirl\n"
+    assert told("vicreg").count("vicreg") == 4, "a loss and a method"
+    assert told().splitlines()[1] == "method=byol goes with loss=cosine"
+    assert "SimCLRR is neither a method nor a loss; did you mean simclr" in told("SimCLRR")
 
 
-def test_the_table_shows_each_combination_and_each_reason_once() -> None:
-    cells = [cell for method in ("byol", "moco_v3") for cell in compatibility.cells(method)]
-    table = compatibility.table(cells).splitlines()
-    reasons = [line for line in table if line.startswith("- ")]
-    assert len(reasons) == len(set(reasons)) == len({cell.refusal for cell in cells} - {""})
-    shown = row_of(table, "moco_v3")
-    assert [shown[loss] for loss in ("cosine", "dcl", "jcl")] == ["refused", "runs", "refused"]
-
-
-def test_one_method_and_one_loss_are_answered_in_a_few_lines() -> None:
-    method, loss = compatibility.answers("swav"), compatibility.answers("nce")
-    assert max(map(len, method + loss)) <= 80
-    assert [line for line in method if "runs with" in line] == [
-        "runs with       loss=dcl, dclw",
-        "also runs with  views=small_multicrop",
-    ]
-    assert "runs with       method=cmc, npid, pirl" in loss
-    assert "  dvc exp run -S loss=nce -S method=barlow_twins" in loss
-    assert len(compatibility.answers("vicreg")) > len(compatibility.answers("eqco_a256")) > 4
-    with pytest.raises(ValueError, match="SimCLRR is neither a method nor a loss; did you mean simclr"):
-        compatibility.answers("SimCLRR")
+def test_a_method_goes_with_the_losses_that_the_rules_accept() -> None:
+    for method in compatibility.methods():
+        plain = [cell for cell in cells(method) if (cell.views, cell.patches) == ("two views", "whole")]
+        assert compatibility.losses_of(method) == [cell.loss for cell in plain if not cell.refusal]

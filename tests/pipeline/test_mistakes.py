@@ -6,13 +6,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 from PIL import Image as Picture
 
-from cl.runtime import files
 from pipeline.support.composition import write
 from tests.support.clone import SIZES, Clone, finished
 from tests.support.stages import Stage, answers
@@ -113,45 +111,6 @@ def test_a_check_by_hand_leaves_its_output_alone(clone) -> None:
     (answer,) = answers(clone.folder, [Stage(("check",))])
     assert answer.code == 0, answer.stderr
     assert checked.stat().st_mtime_ns == before
-
-
-def test_checkpoints_of_finished_runs_are_found_and_removed(clone) -> None:
-    """A repetition is unfinished: its checkpoints are newer than the result."""
-    finished, repeated = (
-        json.loads((clone.folder / f"results/{result}.provenance.json").read_text())
-        for result in ("pretrain", "evaluate/knn")
-    )
-    scratch = clone.folder / "scratch"
-    on_other_data = scratch / (finished["run_key"] + "2" * 16)
-    folders = {
-        "finished": scratch / finished["run_key"],
-        "unfinished": scratch / ("0" * 16),
-        "running": scratch / ("1" * 16),
-    }
-    others = (on_other_data, scratch / repeated["run_key"])
-    at_the_end = datetime.fromisoformat(finished["finished"]).timestamp() + 0.9
-    for folder in (*folders.values(), *others):
-        with files.exclusive(folder, folder):
-            (folder / "step-1").write_bytes(bytes(2000))
-    for file in folders["finished"].iterdir():
-        os.utime(file, (at_the_end, at_the_end))
-    for other in ("logs", "3" * 16):
-        (scratch / other).mkdir(exist_ok=True)
-    with files.exclusive(folders["running"], folders["running"]):
-        answered, removed = answers(clone.folder, [Stage(("scratch",)), Stage(("scratch", "--remove"))])
-        listed = answered.stdout.splitlines()
-        expected = set(folders.items()) | {("unfinished", other) for other in others}
-        assert {(line.split("  ")[-1], clone.folder / line.split("  ")[0]) for line in listed} == expected
-        assert all("  2 kB  " in line for line in listed)
-        assert removed.code == 0, removed.stderr
-    assert {path.name for path in scratch.iterdir()} >= {
-        "0" * 16,
-        "1" * 16,
-        "logs",
-        *(other.name for other in others),
-    }
-    assert not folders["finished"].exists()
-    assert not list((scratch / ("3" * 16)).iterdir()), "a folder of others is left alone"
 
 
 @pytest.mark.slow

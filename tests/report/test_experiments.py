@@ -23,7 +23,6 @@ def test_a_number_counts_for_a_recipe_only_with_its_settings() -> None:
         {"seed": 7},
         {"precision": "bf16"},
         {"optim__microbatches": 2},
-        {"evaluations__knn_200__memory": "1GiB"},
     ):
         assert is_same_measurement(number, params, experiment("", TABLE3, [], **free).params), free
     for other in (

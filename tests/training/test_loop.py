@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from benchmarks.gpu.roofline.fake_gpu import pretended_ranks
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
 from cl.training import checkpoints, optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import MetricBuffer, replicated
-from pipeline.support.roofline.fake_gpu import pretended_ranks
 from tests.support.devices import on_all_devices
 from tests.support.tiny import TinyBackbone
 from tests.support.training import newest_step, train_tiny

@@ -108,7 +108,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _without_password(text: str) -> str:
-    """Remove a password from an address, which for example MLFLOW_TRACKING_URI may contain."""
+    """Remove a password from an address, which for example WANDB_BASE_URL may contain."""
     return re.sub(r"://[^/@\s]*@", "://", text)
 
 

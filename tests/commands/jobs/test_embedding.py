@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import cl
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.commands.jobs import embedding
 from cl.commands.jobs.embedding import EmbeddingJob
 from cl.runtime.machine import Machine
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
 from tests.support.pictures import picture_file, without_heic
 from tests.support.resnets import save_encoder
 

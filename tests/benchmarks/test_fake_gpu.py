@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.gpu.roofline.backward import backward
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
+from benchmarks.gpu.roofline.operations import Gpu, Operation
 from cl.runtime.machine import Machine, to_device
-from pipeline.support.roofline.backward import backward
-from pipeline.support.roofline.fake_gpu import GPU, FakeGpu
-from pipeline.support.roofline.operations import Gpu, Operation
 
 
 class Scaled(Function):

@@ -23,8 +23,8 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from benchmarks.gpu.roofline.operations import Gpu, Operation, operation, tensors_in
 from cl.runtime.machine import Precision
-from pipeline.support.roofline.operations import Gpu, Operation, operation, tensors_in
 
 GPU = torch.device("cuda", 0)
 FREE = {  # these run nothing on the device
