@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cl.commands import SUMMARIES
+from cl.commands import main
 from cl.runtime.tables import write_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
@@ -214,7 +214,7 @@ def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) 
         "evaluate": [*encoder, *labelled, "--k", "2", "--to", "accuracies.csv"],
         "export": ["torchvision", *encoder, "--to", "exported.safetensors"],
     }
-    assert commands.keys() == SUMMARIES.keys()
+    assert commands.keys() == main.commands.keys()
     for name, arguments in commands.items():
         command = [tmp_path / "env/bin/cl", name, *arguments]
         result = subprocess.run(command, cwd=work, env=ENVIRONMENT, capture_output=True, text=True)
