@@ -215,11 +215,6 @@ def duplicates_command(
 )
 @encoder_options
 @size_options
-@click.option(
-    "--map",
-    is_flag=True,
-    help="Add a map (t-SNE; PCA beyond 10,000 images) and nearest neighbours for embedding-atlas (.parquet).",
-)
 @click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
 @entry_point
 def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
@@ -302,9 +297,6 @@ def export_command(format: str, **options: Any) -> None:
 @encoder_options
 @click.option(
     "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
-)
-@click.option(
-    "--approximate", is_flag=True, help="Use a FAISS index, kept beside FEATURES; its recall is printed."
 )
 @entry_point
 def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -42,7 +41,6 @@ def embed(
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
-    map: bool = False,
     patches: bool = False,
 ) -> Features | None:
     """The features of images, in bounded memory; processes of one torch.distributed group share the work.
@@ -58,8 +56,6 @@ def embed(
         prefix: which encoder to use if the file contains several.
         resize: short side in pixels, for an encoder whose file records no transform; together with crop.
         crop: side in pixels of the centre crop.
-        map: add a two-dimensional map and the nearest neighbours to a Parquet file, as embedding-atlas reads
-            them (`cl.commands.inputs.feature_files.add_map`); all features must fit into memory.
         patches: features of places instead, (N, H', W', D), as `Encoder.patches` gives them.
 
     Returns:
@@ -77,7 +73,7 @@ def embed(
         target_of(path, images, encoder, suffixes=tuple(feature_files.FORMATS))
         if path.suffix == ".npy":
             check_target(path.with_suffix(".txt"), images)
-        _check(path, map=map, patches=patches)
+        _check(path, patches=patches)
         inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -85,7 +81,7 @@ def embed(
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
-            job = EmbeddingJob(inputs, loaded, path, patches=patches, map=map)
+            job = EmbeddingJob(inputs, loaded, path, patches=patches)
             each = " x ".join(str(size) for size in job.shape)
             embedded = _run(job, here, shown)
         if to is None:
@@ -117,8 +113,6 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> int:
             embedding.compute(job, here, report)
         wait_for_all()
         if is_main:
-            if job.map:
-                shown.say("merging, then computing the map and the nearest neighbours")
             embedded, reasons = embedding.merge(job)
             for line in lines(reasons, "images that cannot be read"):
                 shown.say(line)
@@ -126,15 +120,9 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> int:
     return embedded
 
 
-def _check(to: Path, *, map: bool, patches: bool) -> None:
-    if patches and (map or to.suffix == ".csv"):
-        raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
-    if map and find_spec("sklearn") is None:
-        raise ValueError(
-            "--map needs scikit-learn, which is not installed: run `pip install scikit-learn`, or omit --map"
-        )
-    if map and to.suffix != ".parquet":
-        raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
+def _check(to: Path, *, patches: bool) -> None:
+    if patches and to.suffix == ".csv":
+        raise ValueError(f"--patches does not fit .csv; choose {to.stem}.npy")
     names = to.with_suffix(".txt")
     is_continued = Path(f"{to}.partial/identity").exists()
     if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
@@ -20,14 +19,11 @@ from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.console.progress import silent
 from cl.encoders.encoder import Encoder
-from cl.features import approximate as indexing
 from cl.features.knn import nearest_in_array
 from cl.runtime.tables import columns_of, write_table
 
-MANY = 1_000_000  # images; searching more may be worth an index
 LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
 PICTURES = 10_000  # on a page at most: 60 MB
-RECALL_QUERIES = 100  # queries on which an index is compared with the exact search
 
 
 class Match(NamedTuple):
@@ -68,7 +64,6 @@ def search(
     encoder: File | Encoder = ENCODER,
     top: int | None = None,
     to: File | None = None,
-    approximate: bool = False,
     prefix: str | None = None,
 ) -> Matches:
     """The `top` images with the largest cosine similarity to each query; of equal ones the first.
@@ -82,18 +77,15 @@ def search(
         top: images per query; None: MATCHES, or all if there are fewer.
         to: a file to write: .html with the pictures, or .csv or .parquet with the columns query, rank, name
             and cosine.
-        approximate: search with a FAISS index, kept beside `features`, and print its recall.
         prefix: which encoder to use if the file contains several.
 
     Raises:
         ValueError: a file is missing or damaged, features came from another encoder or are not finite, `top`
-            exceeds the number of images, a page would show too many pictures, or FAISS is not installed.
+            exceeds the number of images, or a page would show too many pictures.
     """
     path = Path(features).expanduser()
     target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
     bank = matching.read(path)
-    if len(bank.names) > MANY and not approximate:
-        progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
     given = [queries] if isinstance(queries, str | PathLike) else queries
     parts = _queries([fspath(query) for query in given], bank, path, encoder, prefix)
     names = [name for part, _ in parts for name in part.names]
@@ -106,8 +98,7 @@ def search(
     if target and target.suffix == ".html" and len(names) * top > PICTURES:
         raise ValueError(f"{target} would show {len(names)} x {top} pictures, at most {PICTURES}; write .csv")
     show = progress("search").count if len(names) * len(bank.names) > LONG else silent
-    find = partial(_approximately, path) if approximate else partial(nearest_in_array, count=show)
-    cosines, positions = find(rows, bank.features, min(top + 1, len(bank.names)))
+    cosines, positions = nearest_in_array(rows, bank.features, min(top + 1, len(bank.names)), show)
     last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last
     matches = Matches(
         names, bank.names, np.take_along_axis(positions, last, 1), np.take_along_axis(cosines, last, 1)
@@ -170,17 +161,3 @@ def _pictures(
     for query, name in zip(queries, matches.queries, strict=True):
         similar = [(folder / other, f"{cosine:.3f} {other}") for _, _, other, cosine in islice(rows, top)]
         yield [(query, name), *similar]
-
-
-def _approximately(
-    path: Path, queries: np.ndarray, bank: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """As `nearest_in_array`, by an index beside the features, whose recall is printed."""
-    show = progress("search")
-    index = indexing.index_of(bank, path.with_name(f"{path.name}.faiss"), path, show.say)
-    cosines, positions = indexing.nearest(index, queries, k)
-    sample = queries[:: -(-len(queries) // RECALL_QUERIES)]
-    _, exact = nearest_in_array(sample, bank, k)
-    recall = indexing.recall(positions[:: -(-len(queries) // RECALL_QUERIES)], exact)
-    show.say(f"the index finds {100 * recall:.1f} % of the {k} nearest images of {len(sample)} queries")
-    return cosines, positions
