@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cl.encoders import _descriptions, published
+from cl.encoders import _descriptions
 from cl.networks.backbones import BackboneConfig
 from cl.runtime.tensor_files import load_tensors
 
@@ -67,10 +67,8 @@ def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict
         prefix: of the names of tensors that must not be left out.
 
     Raises:
-        ValueError: the file is missing or damaged, or holds objects that only its own program can read.
+        ValueError: the file is damaged, or holds objects that only its own program can read.
     """
-    if not path.is_file():
-        raise ValueError(published.missing(path))
     with path.open("rb") as file:
         head = file.read(512)
     is_pickled = head.startswith((b"PK", b"\x80")) or path.suffix != ".safetensors"

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +73,7 @@ class ForeignEncoder(NamedTuple):
         return values if values.shape == (2, 3) else None
 
 
-def load(file: str, prefix: str | None = None, *, exact: bool = True) -> ForeignEncoder:
+def load(file: str, prefix: str | None = None, *, exact: bool = True, name: str = "") -> ForeignEncoder:
     """Read the encoder in a file.
 
     The file or timm's config.json beside it names the architecture; otherwise, or if a checkpoint's `arch`
@@ -86,23 +85,23 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True) -> Foreign
         prefix: the prefix of its tensor names, if the file holds several encoders.
         exact: refuse an encoder whose features the file does not determine; further training needs only the
             weights.
+        name: what messages call the file; empty for `file`.
 
     Raises:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
             hold exactly one network of a known architecture with finite weights.
     """
-    path, known = published.fetch(file) if published.is_name(file) else (Path(file), {})
+    path, known = published.fetch(file)
     tensors, metadata = _checkpoints.read(path, prefix)
-    encoder = recognise(tensors, metadata | known, file, prefix)
+    encoder = _recognised(tensors, metadata | known, name or file, prefix)
     if exact and encoder.doubt:
         raise ValueError(encoder.doubt)
     return encoder
 
 
-def recognise(
-    tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None = None
+def _recognised(
+    tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None
 ) -> ForeignEncoder:
-    """The encoder with these tensors, even if there is `doubt`; see `load`."""
     converters = _converters(tensors)
     if config := _descriptions.config(metadata, file):
         try:

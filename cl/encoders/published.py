@@ -22,12 +22,17 @@ def is_name(name: str) -> bool:
 
 
 def fetch(name: str) -> tuple[Path, dict[str, str]]:
-    """The file with these weights, and metadata such as license and network.
+    """The file with these weights, or of this name, and what is known of it, such as license and network.
 
     Raises:
         ValueError: the weights do not exist or cannot be downloaded.
     """
-    return _timm(name) if name.startswith("timm:") else (_torchvision(name), {})
+    if name.startswith("timm:"):
+        return _timm(name)
+    path = _torchvision(name) if name.startswith("torchvision:") else Path(name)
+    if not path.is_file():
+        raise ValueError(missing(path))
+    return path, {}
 
 
 def missing(path: Path) -> str:
