@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 import zipfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,13 +51,13 @@ DISGUISES = (
 class Converted(NamedTuple):
     """The tensors of another program's encoder, by the names of our network of a configuration.
 
-    deviation: how the encoder differs from our network.
+    deviations: how the encoder differs from our network.
     doubt: a sentence on why the file does not determine the features; empty if it does.
     """
 
     config: BackboneConfig
     tensors: dict[str, Tensor]
-    deviation: str = ""
+    deviations: Sequence[str] = ()
     doubt: str = ""
 
 

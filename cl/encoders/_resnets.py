@@ -30,16 +30,18 @@ def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
     """The ResNet below a prefix; raises ValueError if it has an unknown architecture."""
     named = _rename(below(tensors, prefix))
     config = _config(named, file)
+    deviations = [NO_RELU] if f"{prefix}2.0.conv1.weight" in tensors else []
     padding = _padding(tensors, prefix, metadata) if config.stem == "small" else 1
+    doubt = ""
     if padding == 2:
-        return Converted(config, named, WIDE)
-    if padding is None:
+        deviations.append(WIDE)
+    elif padding is None:
+        deviations.append(f"perhaps {WIDE}")
         doubt = (
             f"{file} does not show whether its first 3x3 convolution pads images by 1 pixel, as most do, "
             'or by 2, as solo-learn; write {"model_args": {"stem_padding": 1}} or 2 to config.json beside it'
         )
-        return Converted(config, named, f"perhaps {WIDE}", doubt)
-    return Converted(config, named, NO_RELU if f"{prefix}2.0.conv1.weight" in tensors else "")
+    return Converted(config, named, deviations, doubt)
 
 
 def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) -> int | None:

@@ -46,16 +46,16 @@ def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
             "MAE; if timm publishes it, give timm:<name>, or put timm's config.json beside timm's file"
         )
     heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
-    deviation = doubt = ""
+    deviations, doubt = (), ""
     if "heads" not in metadata and heads < 12 and _has_sines(named, rows_first=False):
-        deviation = "perhaps with 12 heads"
+        deviations = ("perhaps with 12 heads",)
         doubt = (
             f"{file} has the positions of MAE, and does not show whether it has {heads} heads, as most do, "
             'or 12, as solo-learn\'s do; write {"model_args": {"num_heads": 12}} '
             f"or {heads} to config.json beside it"
         )
     pool: Any = metadata.get("pool", "cls")
-    return Converted(_config(named, heads, pool, file), named, deviation, doubt)
+    return Converted(_config(named, heads, pool, file), named, deviations, doubt)
 
 
 def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

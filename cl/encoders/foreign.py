@@ -41,7 +41,7 @@ class ForeignEncoder(NamedTuple):
     """An encoder in eval mode, its configuration, and its origin as far as known.
 
     metadata: from a safetensors file and timm's description; empty for others.
-    deviation, doubt: as in `Converted`.
+    deviation, doubt: as in `Converted`; empty for none.
     """
 
     network: Backbone
@@ -117,12 +117,12 @@ def _recognised(
             "are not supported; give the same weights in timm's format, such as timm:<name>"
         )
     prefix = _chosen(list(converters), tensors, file, prefix)
-    config, named, deviation, doubt = converters[prefix](tensors, prefix, metadata, file)
+    config, named, deviations, doubt = converters[prefix](tensors, prefix, metadata, file)
     network = _filled(config, named, file)
-    if deviation in _resnets.MENDS:
+    for deviation in _resnets.MENDS.keys() & deviations:
         _resnets.MENDS[deviation](network)
     origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    return ForeignEncoder(network, config, origin, metadata, deviation, doubt)
+    return ForeignEncoder(network, config, origin, metadata, " and ".join(deviations), doubt)
 
 
 def _converters(tensors: dict[str, Tensor]) -> dict[str, Converter]:
