@@ -96,8 +96,7 @@ def _config(
 ) -> timm_backbone.Config | None:
     """Our configuration; None for what is recognised by its tensors. Refuses arguments that would be lost."""
     others = {key for key in arguments if key not in ARGUMENTS and "drop" not in key}
-    if arguments.get("in_chans") == 3:
-        others.remove("in_chans")
+    others -= {"in_chans"} if arguments.get("in_chans") == 3 else set()
     known: set[str] = set()
     pool, pools = arguments.get("global_pool"), list[Any](POOLS)
     if name in BLOCKS:
