@@ -96,6 +96,7 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True, name: str 
     encoder = _recognised(tensors, metadata | known, name or file, prefix)
     if exact and encoder.doubt:
         raise ValueError(encoder.doubt)
+    encoder.network.eval()
     return encoder
 
 
@@ -161,7 +162,7 @@ def _bodies(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> di
 
 
 def _filled(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> Backbone:
-    """The network in eval mode, with all of an encoder's tensors.
+    """The network with all of an encoder's tensors.
 
     Raises:
         ValueError: names or shapes differ, so this is another network; or values are not finite, or
@@ -194,7 +195,7 @@ def _filled(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> Ba
         )
     network.load_state_dict(tensors)
     check_values(network.state_dict(), file)  # after the conversion, which may overflow
-    return network.eval()
+    return network
 
 
 def _unusable(tensor: Tensor) -> str:
