@@ -1,7 +1,7 @@
 """Planted copies: precision and recall of `cl duplicates`, of its two criteria, and of a perceptual hash.
 
-`python -W ignore -m benchmarks.duplicates ENCODER [FOLDER ...]` takes the images below each folder, or tiles of
-the twenty photographs, and plants a copy of each. It needs `pip install imagehash`.
+`python -W ignore -m benchmarks.duplicates ENCODER [FOLDER ...]` takes the images below each folder, or tiles
+of the twenty photographs, and plants a copy of each. It needs `pip install imagehash`.
 """
 
 import io
@@ -17,7 +17,7 @@ import cl
 from cl.commands.jobs import near_duplicates
 from cl.console.progress import silent
 from cl.features import copies
-from cl.features.neighbours import unit_blocks
+from cl.features.knn import unit_blocks
 from cl.images import photographs
 
 TILES, SIDE = 4, 128  # tiles along the longer side of a photograph at most, and their least side in pixels

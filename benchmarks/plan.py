@@ -16,7 +16,7 @@ from benchmarks.methods import commit
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
 from cl.console.wording import memory
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 
 FILE, PAGE = Path("docs/results/plan.csv"), Path("docs/results/plan.md")
 COLUMNS = ["number", "plan_seconds", "real_seconds", "plan_bytes", "real_bytes", "commit"]

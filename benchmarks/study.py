@@ -18,9 +18,9 @@ from cl import config
 from cl.data.reader import Reader
 from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
+from pipeline.composition.compose import compose
 from pipeline.support import command, locations, provenance
 from pipeline.support.collect import collect
-from pipeline.support.composition import compose
 
 STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
 

@@ -11,7 +11,7 @@ from typing import Any
 from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 
-from pipeline.support import composition
+from pipeline.composition import compose as composition
 
 ROOT = Path(__file__).parents[2]
 TINY = [

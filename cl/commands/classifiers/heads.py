@@ -21,7 +21,7 @@ ROUGH, PRECISE = 1e-4, 1e-8  # tolerances, for choosing C and for the head
 TEMPERATURES = (0.1, 10.0)
 BLOCK = 2**14  # images
 
-Split = tuple[np.ndarray, np.ndarray]
+Fold = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def train(
 
 def folds_of(
     targets: np.ndarray, classes: Sequence[str], groups: np.ndarray | None = None, number: int = FOLDS
-) -> list[Split]:
+) -> list[Fold]:
     """The rows (seen, held out) of each fold; the arguments are those of `train`.
 
     Raises:
@@ -163,7 +163,7 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[Head], Head]]:
     return rows, to_features
 
 
-def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Split]:
+def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Fold]:
     """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
 
     The largest groups come first, each into the fold with the fewest images of its most frequent label, but
@@ -190,14 +190,14 @@ def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) ->
     return [(np.flatnonzero(fold[group] != k), np.flatnonzero(fold[group] == k)) for k in range(number)]
 
 
-def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
+def _unseen(folds: list[Fold], targets: np.ndarray) -> list[int]:
     """The classes that the head of some fold would not see."""
     if not folds:
         return list(range(targets.shape[1]))
     return np.flatnonzero(~np.all([targets[seen].any(0) for seen, _ in folds], axis=0)).tolist()
 
 
-def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], multilabel: bool) -> tuple[Head, float]:
+def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Fold], multilabel: bool) -> tuple[Head, float]:
     """A head of all rows, with the temperature and the C that give held-out rows the smallest log-loss.
 
     The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With
@@ -210,16 +210,16 @@ def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], multilabel: 
         for c in GRID:
             for k, (seen, held_out) in enumerate(folds):
                 fitted = logistic.fit(
-                    rows[seen], targets[seen], c, several=multilabel, start=fits[k], tolerance=ROUGH
+                    rows[seen], targets[seen], c, multilabel=multilabel, start=fits[k], tolerance=ROUGH
                 )
                 fits[k] = fitted
                 logits[held_out] = rows[held_out] @ fitted[:, :-1].T + fitted[:, -1]
-            loss = log_loss(logits, targets, multilabel=multilabel)
+            loss = float(log_losses(logits, targets, multilabel=multilabel).mean())
             if loss >= best:
                 break
             best, chosen = loss, float(c)
             temperature = fit_temperature(logits, targets, multilabel=multilabel)
-    final = logistic.fit(rows, targets, chosen, several=multilabel, tolerance=PRECISE)
+    final = logistic.fit(rows, targets, chosen, multilabel=multilabel, tolerance=PRECISE)
     return Head(final[:, :-1], final[:, -1], temperature, multilabel), chosen
 
 
@@ -229,13 +229,14 @@ def probabilities(logits: np.ndarray, temperature: float, *, multilabel: bool) -
     return result
 
 
-def log_loss(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
-    """The mean over images of the cross-entropy with targets (N, C), labels or probabilities."""
+def log_losses(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> np.ndarray:
+    """(N,): the cross-entropy of each image with targets (N, C), labels or probabilities, in nats."""
     if multilabel:
         likelihood = targets * log_expit(logits) + (1 - targets) * log_expit(-logits)
     else:
         likelihood = targets * log_softmax(logits, axis=1)
-    return float(-likelihood.sum(1).mean())
+    losses: np.ndarray = -likelihood.sum(1)
+    return losses
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
@@ -247,7 +248,7 @@ def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool
     smoothed = (n * targets + 1 / (2 if multilabel else classes)) / (n + 1)
 
     def loss(log_temperature: float) -> float:
-        return log_loss(logits / np.exp(log_temperature), smoothed, multilabel=multilabel)
+        return float(log_losses(logits / np.exp(log_temperature), smoothed, multilabel=multilabel).mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
 
@@ -269,9 +270,9 @@ def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, multila
     return float(100 * np.abs(gaps).sum() / len(confidence))
 
 
-def average_precisions(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Average precision (C,) of the images ranked by each class, in percent; equal scores share a rank."""
-    return np.array([_average_precision(*both) for both in zip(targets.T, probabilities.T, strict=True)])
+    return np.array([_average_precision(*both) for both in zip(targets.T, scores.T, strict=True)])
 
 
 def _average_precision(truth: np.ndarray, scores: np.ndarray) -> float:
