@@ -8,8 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig
 
 from pipeline.support import composition
 
@@ -44,6 +48,32 @@ def _reading_once(load: Callable[[ConfigRepository, str], ConfigResult | None]) 
 
 
 ConfigRepository.load_config = _reading_once(ConfigRepository.load_config)  # type: ignore[method-assign]
+
+
+def _choosing_once(load: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
+    """Hydra's way to compose, without merging the same files again where overrides differ in values alone."""
+    merged: dict[tuple[str, ...], bytes] = {}
+
+    def load_configuration(self: ConfigLoaderImpl, *, overrides: list[str], **options: Any) -> DictConfig:
+        choices: list[str] = []
+        values: list[Override] = []
+        for override in OverridesParser.create().parse_overrides(overrides):
+            is_choice = override.is_sweep_override() or (
+                self.repository.group_exists(override.key_or_group) and not isinstance(override.value(), dict)
+            )
+            choices.append(str(override.input_line)) if is_choice else values.append(override)
+        if (key := tuple(choices)) not in merged:
+            merged[key] = pickle.dumps(load(self, overrides=choices, **options))
+        found: DictConfig = pickle.loads(merged[key])
+        self._apply_overrides_to_config(values, found)
+        return found
+
+    return load_configuration
+
+
+ConfigLoaderImpl._load_configuration_impl = _choosing_once(  # type: ignore[method-assign]
+    ConfigLoaderImpl._load_configuration_impl
+)
 
 
 @cache
