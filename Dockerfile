@@ -43,7 +43,7 @@ ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_SITE_CACHE_DIR=/tmp/dvc DVC_N
 COPY . /opt/cl
 # `import cl` works everywhere; in a clone, it imports the clone's code.
 RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation --editable /opt/cl \
-    && /opt/cl/pipeline/support/importable.sh /opt/venv /opt/cl \
+    && /opt/cl/pipeline/set_up.sh /opt/venv /opt/cl \
     && chmod -R a+rX,go-w /opt/cl
 USER 1000:1000
 WORKDIR /workspace

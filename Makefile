@@ -70,7 +70,7 @@ $(ready): requirements.lock pyproject.toml
 	command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --quiet --no-deps --no-build-isolation --editable .
-	pipeline/support/importable.sh $(CURDIR)/.venv $(CURDIR)
+	pipeline/set_up.sh $(CURDIR)/.venv $(CURDIR)
 	touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade

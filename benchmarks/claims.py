@@ -1,4 +1,4 @@
-"""claims: the claims of all studies in one table, corrected for their number, in docs/results/claims.md.
+"""claims: what the studies showed, and all claims corrected for their number, in docs/results/claims.md.
 
 `python -m benchmarks.claims`
 """
@@ -23,26 +23,36 @@ def page() -> str:
     level = LEVEL / max(1, len(decisions))
     rows, decided = [], Counter[str]()
     for (name, each), verdict in zip(decisions, verdicts, strict=True):
-        printed = [f"[{name}]({name}.md)", str(each.comparison), *cells(each, verdict, level), each.verdict]
-        rows.append(f"| {' | '.join(printed)} |")
+        rows.append(f"| {' | '.join([name, *_cells(each, verdict, level)])} |")
         decided[each.comparison.kind] += verdict != UNDECIDED
     lines = [
-        "# The claims of all studies",
+        "# What the studies showed",
         "",
-        "Written by `python -m benchmarks.claims`: "
-        f"{decided.total()} of {len(decisions)} claims are decided. Decided differences between trainings: "
+        f"{decided.total()} of {len(decisions)} claims are decided, after Holm's correction for their "
+        "number: a wrong one among them has a chance of at most 5 %. Decided differences between trainings: "
         f"{decided['trainings']}; between numbers of the same encoders: {decided['encoders']}; theorems of "
-        f"the papers, which check our code: {decided['theorem']}. "
-        "These are the claims whose runs have all finished, which does not depend on results. The "
-        "verdicts are corrected for their number (Holm): a wrong one among them has a chance of at "
-        "most 5 %. The intervals are Student's, at 95 %, for each claim alone. As many new seeds as are in "
-        "brackets would decide an undecided claim with probability 0.8, if difference and deviation are "
-        f"those seen: at {100 * level:.2g} %, which is 5 % divided by the number of claims and suffices for "
-        "Holm's correction.",
+        f"the papers, which check our code: {decided['theorem']}. Differences of accuracies are in points; "
+        "the intervals are over seeds of one data set each. [How the encoders were trained](studies.md).",
         "",
-        "| study | comparison | claim | difference | interval | seeds | verdict | alone |",
-        "|---|---|---|---|---|---|---|---|",
+        "| study | what follows, with 95 % intervals for each claim alone |",
+        "|---|---|",
+        *_follows(),
+        "",
+        "## All claims",
+        "",
+        "A row claims that its difference is above 0, unless it says otherwise; which rows are here does not "
+        "depend on results. As many new seeds as are in brackets would decide an undecided claim with "
+        "probability 0.8, if difference and deviation are those seen, at "
+        f"{100 * level:.2g} %: 5 % divided by the number of claims, which suffices for Holm's correction.",
+        "",
+        "| study | claim | difference | seeds | verdict |",
+        "|---|---|---|---|---|",
         *rows,
+        "",
+        "```sh",
+        "python -m benchmarks.study dcl_linear   # settings, arms and all differences of a study",
+        "python -m benchmarks.claims             # writes this page from docs/results/<study>.csv",
+        "```",
         "",
     ]
     return "\n".join(lines)
@@ -56,6 +66,24 @@ def claims() -> list[tuple[str, Decision]]:
         decisions = decide(study, stage.of_study(study, stage.rows(name, study)))
         found += [(name, each) for each in decisions if each.comparison.tested and each.finished]
     return found
+
+
+def _follows() -> list[str]:
+    """A row for each study that no newer one continues."""
+    studies = {path.stem: stage.load(path.stem) for path in sorted(stage.STUDIES.glob("*.yaml"))}
+    return [
+        f"| [{name}](../studies/{name}.yaml) | {study.follows} |"
+        for name, study in studies.items()
+        if study.follows and not study.continued
+    ]
+
+
+def _cells(decision: Decision, verdict: str, level: float) -> list[str]:
+    """The claim, its difference with the interval, its seeds, and its verdict: corrected, and alone."""
+    claim, difference, interval, seeds, _ = cells(decision, verdict, level)
+    claimed = "" if claim == "above 0" else f", {claim}"
+    alone = "" if verdict == decision.verdict else f" (alone: {decision.verdict})"
+    return [f"{decision.comparison}{claimed}", f"{difference} ({interval})", seeds, f"{verdict}{alone}"]
 
 
 if __name__ == "__main__":

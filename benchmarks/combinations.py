@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from cl import config
 from cl.runtime.registry import kinds, module_of
-from pipeline.support.composition import CONF, compose
-from pipeline.support.mistakes import written
+from pipeline.composition.compose import compose
+from pipeline.composition.conf import CONF, written
 
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
 PATCHES = {"whole": "whole", "patches": "fast"}

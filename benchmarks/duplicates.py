@@ -1,7 +1,7 @@
 """Planted copies: precision and recall of `cl duplicates`, of its two criteria, and of a perceptual hash.
 
-`python -W ignore -m benchmarks.duplicates ENCODER [FOLDER ...]` takes the images below each folder, or tiles of
-the twenty photographs, and plants a copy of each. It needs `pip install imagehash`.
+`python -W ignore -m benchmarks.duplicates ENCODER [FOLDER ...]` takes the images below each folder, or tiles
+of the twenty photographs, and plants a copy of each. It needs `pip install imagehash`.
 """
 
 import io

@@ -17,8 +17,8 @@ from benchmarks import rows
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
 from pipeline import compatibility
+from pipeline.composition.compose import write
 from pipeline.support import provenance
-from pipeline.support.composition import write
 
 FILE = Path("docs/results/methods.csv")
 COLUMNS = ["method", "loss", "seed", "knn_top1", "seconds", "commit"]

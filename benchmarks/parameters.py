@@ -1,7 +1,7 @@
 """The parameters of a run, for benchmarks that build networks and data as a run does."""
 
 from cl.config import Params, check
-from pipeline.support.composition import compose
+from pipeline.composition.compose import compose
 
 
 def parameters(*overrides: str) -> Params:

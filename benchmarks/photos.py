@@ -15,7 +15,7 @@ from benchmarks import rows
 from benchmarks.methods import commit
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 
 FILE = Path("docs/results/photos.csv")
 COLUMNS = ["seed", "metric", "value", "seconds", "commit"]

@@ -16,7 +16,7 @@ from benchmarks.methods import commit
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
 from cl.console.wording import memory
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 
 FILE, PAGE = Path("docs/results/plan.csv"), Path("docs/results/plan.md")
 COLUMNS = ["number", "plan_seconds", "real_seconds", "plan_bytes", "real_bytes", "commit"]
@@ -38,15 +38,16 @@ CASES = [
 ]
 TEXT = """# What `pipeline.plan` says, and what runs take
 
-`python -W ignore -m benchmarks.plan` writes this page. For each configuration of the embedded photographs,
-in float32, it runs `pipeline.plan` and then a real `pipeline.pretrain` on the same cores. A step's real time
-is the mean over the steps after the first epoch, which contains the warm-up. Real memory is the peak of the
-process and its data workers, watched from outside. docs/results/plan.csv names the commit of each row; those
-of cf8f3294f9 ran on two quiet cores of an Intel Xeon, torch 2.11.0, 2026-11-25.
+Does `pipeline.plan` foretell the time and memory of a run? {verdict} A step's real time is the mean after the
+first epoch; real memory is the peak of the process and its data workers.
 
 {table}
 
-**{verdict}**
+```sh
+python -W ignore -m benchmarks.plan   # writes this page; plan.csv names the commits
+```
+
+Those of cf8f3294f9 ran on two quiet cores of an Intel Xeon, in float32, torch 2.11.0, 2026-11-25.
 """
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from cl.report.charts import Chart
 from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 from cl.statistics import Interval, interval_of_mean, mean_and_sd
 
@@ -264,28 +263,14 @@ def decide(study: Study, rows: list[Row]) -> list[Decision]:
     return decisions
 
 
-def chart(name: str, study: Study, rows: list[Row]) -> Chart:
-    """The differences by seed."""
-    compared = {
-        study.quantities[quantity][1] for each in study.comparisons for quantity in each.all_quantities
-    }
-    unit = " in points" if all(metric.endswith("_top1") for metric in compared) else ""
-    drawn = Chart(name, study.question, "seed", f"difference{unit}", kind="points")
-    for decision in decide(study, rows):
-        for seed, difference in decision.differences.items():
-            drawn.add(str(decision.comparison), seed, difference)
-    return drawn
-
-
-def page(name: str, study: Study, rows: list[Row]) -> str:
+def page(study: Study, rows: list[Row]) -> str:
     """The study, its numbers and its verdicts, as Markdown."""
     finished, wanted = sum(row.arm in study.arms for row in rows), len(study.arms) * len(study.seeds)
     lines = [
         f"# {study.question}",
         "",
         *([f"**What follows:** {study.follows}", ""] if study.follows else []),
-        *([f"Continued by [{study.continued}]({study.continued}.md).", ""] if study.continued else []),
-        f"Written by `python -m benchmarks.study {name}` from `{name}.csv`: "
+        *([f"Continued by {study.continued}.", ""] if study.continued else []),
         f"{finished} of {wanted} runs have finished.",
         "",
         f"* Source: {study.source}",
@@ -301,7 +286,7 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
         ),
         "",
         "± is the standard deviation over seeds. Differences are paired by seed; the interval is Student's, "
-        "at 95 %, not corrected for the number of comparisons, as for [all claims](claims.md). Once all "
+        "at 95 %, not corrected for the number of comparisons, as in docs/results/claims.md. Once all "
         "seeds have finished, a claim is shown if the whole interval agrees with it, refuted if none does, "
         "otherwise undecided; the seeds in brackets would then decide it with probability 0.8, if "
         "difference and deviation are those seen.",
@@ -311,8 +296,6 @@ def page(name: str, study: Study, rows: list[Row]) -> str:
         *(_decision(decision) for decision in decide(study, rows)),
         "",
     ]
-    if any(decision.differences for decision in decide(study, rows)):
-        lines += [f"![Differences by seed]({name}.svg)", ""]
     return "\n".join(lines)
 
 

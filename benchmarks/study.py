@@ -1,4 +1,4 @@
-"""study: the experiments of docs/studies/<name>.yaml, and what they decide, in docs/results/<name>.md."""
+"""study: the experiments of docs/studies/<name>.yaml, and what they decide."""
 
 import math
 import os
@@ -18,9 +18,9 @@ from cl import config
 from cl.data.reader import Reader
 from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
+from pipeline.composition.compose import compose
 from pipeline.support import command, locations, provenance
 from pipeline.support.collect import collect
-from pipeline.support.composition import compose
 
 STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
 
@@ -35,13 +35,13 @@ STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
 )
 @command.entry_point
 def main(name: str, run: bool, short: bool) -> None:
-    """Queue the missing experiments of study NAME, and write docs/results/NAME.md about the finished ones.
+    """Queue the missing experiments of study NAME, and print what the finished ones decide.
 
     A finished experiment becomes a row of docs/results/NAME.csv, and is not run again: stop at any time.
     """
     study = load(name)
     with exits_on_sigterm(), exclusive(locations.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
-        write(name, study)
+        record(name, study)
         missing = _missing(name, study)
         if short:
             _in_process(name, study, missing)
@@ -56,14 +56,14 @@ def main(name: str, run: bool, short: bool) -> None:
                     err=True,
                 )
             if run:
-                write(name, study)
+                record(name, study)
     if missing and (waiting or not run):
         scratch = shlex.quote(str(locations.scratch().resolve()))  # DVC's workers do not inherit it from here
         click.echo(
             f"run `CL_SCRATCH={scratch} dvc queue start`, then this command again to record the results",
             err=True,
         )
-    click.echo(RESULTS / f"{name}.md")
+    click.echo(studies.page(study, of_study(study, rows(name, study))))
 
 
 def load(name: str) -> Study:
@@ -117,16 +117,11 @@ def rows(name: str, study: Study) -> list[Row]:
     return list(found.values())
 
 
-def write(name: str, study: Study) -> None:
-    """Record what has finished, and write the page and its figure."""
-    found = rows(name, study)
-    if new := _finished(name, study, {(row.arm, row.seed) for row in found}):
-        append(RESULTS / f"{name}.csv", studies.Row._fields, new)
-    found = of_study(study, [*found, *new])
-    drawn = studies.chart(name, study, found)
-    if drawn.series:
-        (RESULTS / f"{name}.svg").write_text(drawn.svg())
-    (RESULTS / f"{name}.md").write_text(studies.page(name, study, found))
+def record(name: str, study: Study) -> None:
+    """Add the experiments that have finished since."""
+    known = {(row.arm, row.seed) for row in rows(name, study)}
+    if new := _finished(name, study, known):
+        append(RESULTS / f"{name}.csv", Row._fields, new)
 
 
 def of_study(study: Study, found: list[Row]) -> list[Row]:
@@ -172,7 +167,7 @@ def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]
 
 
 def _in_process(name: str, study: Study, missing: list[tuple[str, int]]) -> None:
-    """Run the missing experiments, and record and show each."""
+    """Run the missing experiments, and record each."""
     with tempfile.TemporaryDirectory() as folder:
         prepared: dict[str, list[Reader]] = {}
         for arm, seed in missing:
@@ -197,7 +192,6 @@ def _in_process(name: str, study: Study, missing: list[tuple[str, int]]) -> None
                     for each in study.of(arm)
                 ],
             )
-            write(name, study)
 
 
 def _commit(commit: str | None, changed: bool | None) -> str:

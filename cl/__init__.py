@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cl.commands.search import search
     from cl.encoders.encoder import Encoder
     from cl.features.scores import knn_accuracy, linear_probe
-    from cl.losses._modules import (
+    from cl.loss_modules import (
         BarlowTwinsLoss,
         CosineLoss,
         DCLLoss,
@@ -98,7 +98,7 @@ def __getattr__(name: str) -> Any:
         return metadata.version("cl")
     if name not in __all__:
         raise AttributeError(f"module 'cl' has no attribute '{name}'")
-    usual = "cl.losses._modules" if name.endswith("Loss") else f"cl.commands.{name}"
+    usual = "cl.loss_modules" if name.endswith("Loss") else f"cl.commands.{name}"
     value = getattr(importlib.import_module(_MODULES.get(name, usual)), name)
     globals()[name] = value
     return value

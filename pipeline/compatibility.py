@@ -5,9 +5,9 @@ import click
 from cl.config.rules import losses_for
 from cl.runtime.base_config import suggestion
 from cl.runtime.registry import module_of
+from pipeline.composition.compose import compose
+from pipeline.composition.conf import choices, written
 from pipeline.support import command
-from pipeline.support.composition import compose
-from pipeline.support.mistakes import choices, written
 
 PUBLISHED = ("_imagenet", "_cifar")  # how the names of methods at their published size end
 

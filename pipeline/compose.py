@@ -1,10 +1,9 @@
 """compose: write params.yaml from pipeline/conf, as DVC does. `dvc repro` only reads params.yaml."""
 
-from pathlib import Path
-
 import click
 
-from pipeline.support import command, composition
+from pipeline.composition.compose import write
+from pipeline.support import command
 
 
 @click.command()
@@ -12,7 +11,7 @@ from pipeline.support import command, composition
 @command.entry_point
 def main(overrides: tuple[str, ...]) -> None:
     """Write params.yaml from pipeline/conf with Hydra OVERRIDES such as loss=dclw."""
-    composition.write(Path("params.yaml"), list(overrides))
+    write("params.yaml", list(overrides))
 
 
 if __name__ == "__main__":

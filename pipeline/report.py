@@ -13,9 +13,9 @@ from cl.report.experiments import changed_params, distinct, result_names
 from cl.report.files import ResultFiles
 from cl.report.page import render
 from cl.report.summary import page
+from pipeline.composition.compose import command_for, compose
 from pipeline.support import command, locations, outputs, provenance
 from pipeline.support.collect import collect
-from pipeline.support.composition import command_for, compose
 
 REPORT, SUMMARY = Path("report"), Path("summary")
 

@@ -11,8 +11,8 @@ from cl.encoders import foreign, published
 from cl.runtime.tensor_files import licence, load_tensors
 from cl.training import start
 from cl.training.start import Start
+from pipeline.composition.weight_hashes import file_and_prefix, sha256
 from pipeline.support import command, locations, provenance
-from pipeline.support.weight_hashes import file_and_prefix, sha256
 
 
 @click.command()

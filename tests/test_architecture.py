@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "cl.report": "cl.runtime cl.statistics",
     "cl.sources": "cl.console cl.images cl.runtime",
     "cl.shards": "cl.console cl.images cl.runtime cl.sources",
-    "cl.losses": "cl.networks cl.objective cl.runtime",
+    "cl.losses": "cl.objective cl.runtime",
     "cl.methods": "cl.networks cl.objective cl.runtime",
     "cl.data": "cl.images cl.objective cl.runtime cl.shards",
     "cl.features": "cl.console cl.data cl.runtime",
@@ -54,15 +54,16 @@ MAY_IMPORT = {
         "cl.console cl.data cl.encoders cl.evaluations cl.features cl.images cl.networks cl.runtime "
         "cl.shards cl.statistics"
     ),
-    "cl": "cl.commands cl.encoders cl.features cl.losses",
+    "cl": "cl.commands cl.encoders cl.features cl.losses cl.networks cl.objective cl.runtime",
     "pipeline.support": (
         "cl.config cl.console cl.data cl.detection cl.encoders cl.evaluations cl.methods cl.networks "
         "cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.statistics cl.training"
     ),
+    "pipeline.composition": "cl.config cl.encoders cl.runtime cl.training pipeline.support",
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.encoders cl.evaluations cl.features cl.images "
         "cl.methods cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.shards cl.sources "
-        "cl.training pipeline.support"
+        "cl.training pipeline.composition pipeline.support"
     ),
 }
 

@@ -36,20 +36,6 @@ cl.evaluate(encoder, train=labels, k=2)
 cl.compare(encoder, encoder, train=labels, k=2)
 cl.export("torchvision", encoder="encoder.safetensors")
 """
-COMPOSE = """
-import sys
-from pathlib import Path
-from dvc.exceptions import InvalidArgumentError
-from dvc.utils.hydra import compose_and_dump
-copy = Path(sys.argv[1])
-conf, plugins = str(copy / "pipeline/conf"), str(copy / "pipeline")
-compose_and_dump("params.yaml", conf, None, "config", plugins, ["dataset=unlabelled", "dataset.name=a (1)"])
-print(sys.modules["cl"].__file__)
-try:
-    compose_and_dump("params.yaml", conf, None, "config", plugins, ["loss=dclx"])
-except InvalidArgumentError as error:
-    print(error)
-"""
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -156,19 +142,32 @@ def test_a_stage_in_a_copy_of_the_project_uses_the_copy(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_dvc_composes_with_the_project_of_its_plugins(tmp_path) -> None:
-    """In its own process, which has not imported from the project; here with another `cl` on its path.
+def test_the_environment_s_dvc_composes_with_the_code_of_the_clone(tmp_path) -> None:
+    """It takes a name as typed, and answers a mistake in a line. Without it, DVC composes nothing."""
+    copy_packages(tmp_path)
+    mistakes = tmp_path / "pipeline/composition/mistakes.py"
+    mistakes.write_text(mistakes.read_text().replace("does not exist", "is not in this clone"))
+    for name in (".dvc/config", ".gitignore", "dvc.yaml", "params.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run("git init -q && git add -A && git commit -qm start", shell=True, cwd=tmp_path, check=True)
 
-    A name is taken as typed, and a mistake becomes an error that DVC prints in a line.
-    """
-    copy, other = tmp_path / "copy", tmp_path / "other"
-    copy_packages(copy)
-    (other / "cl").mkdir(parents=True)
-    (other / "cl/__init__.py").touch()
-    result = python(other, "-c", COMPOSE, str(copy))
-    module, mistake = result.stdout.splitlines() or [result.stderr, ""]
-    assert module == str(copy / "cl/__init__.py")
-    assert mistake.startswith("loss=dclx does not exist; did you mean dcl?")
+    def queue(*dvc: str | Path, override: str) -> subprocess.CompletedProcess[str]:
+        command = [*dvc, "exp", "run", "--queue", "-S", "dataset=unlabelled", "-S", override]
+        return subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+
+    program = Path(sys.executable).with_name("dvc")
+    for dvc in ((program,), (sys.executable, "-m", "dvc")):
+        refused = queue(*dvc, override="loss=dclx")
+        assert (refused.returncode, "Traceback" in refused.stderr) == (255, False)
+        expected = (
+            "dclx is not in this clone; did you mean dcl?" if dvc == (program,) else "the-dvc-of-make-venv"
+        )
+        assert expected in refused.stderr
+    assert queue(program, override="dataset.name=it's (1)\\").returncode == 0
+    queued = ["git", "show", "refs/exps/celery/stash:params.yaml"]
+    params = subprocess.run(queued, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "  name: it's (1)\\\n" in params
 
 
 def test_without_fcntl_losses_and_commands_run(tmp_path) -> None:

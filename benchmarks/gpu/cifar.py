@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.gpu.session import Session
 from benchmarks.workplace import Workplace, copy_of_project
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 
 SHORTEST, TABLE_3, EPOCHS = "recipe=fast/cifar10", "recipe=dcl/table3_cifar10", 3
 

@@ -16,16 +16,17 @@ from cl.features.knn import nearest
 from cl.features.pictures import Captioned, write_rows
 from cl.runtime.metric_info import MetricInfo
 
+NEAREST = 8  # training images beside each
+
 
 class Config(AnalysisConfig):
-    """`rows` validation images of different classes, each with its `nearest` training images.
+    """`rows` validation images of different classes, each with its nearest training images.
 
     Unlabelled images are skipped, unless all images are unlabelled.
     """
 
     kind: Literal["neighbours"]
     rows: int = Field(gt=0)
-    nearest: int = Field(gt=0)
     bank: int | None = Field(gt=0, description="training images to choose from; null: all")
     queries: int | None = Field(gt=0, description="validation images; null: all")
 
@@ -47,7 +48,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
         )
         for reader, most in parts
     )
-    blocks = nearest(queries, bank, min(config.nearest, len(bank)))
+    blocks = nearest(queries, bank, min(NEAREST, len(bank)))
     found = torch.cat([positions for _, _, positions in blocks])
     if not context.train.manifest.classes:
         draw(found, spread(len(queries), config.rows), context)

@@ -10,13 +10,14 @@ from cl.analyses import BatchesConfig, Context, as_numpy
 from cl.report.charts import histogram
 from cl.runtime.metric_info import MetricInfo
 
+AUGMENTATIONS = 32  # views of each image, as in the paper
+
 
 class Config(BatchesConfig):
-    """`images` of `augmentations` views each; `of`: projector's embedding or backbone's features."""
+    """`of`: projector's embedding or backbone's features."""
 
     kind: Literal["views"]
     images: int = Field(gt=0)
-    augmentations: int = Field(gt=1)
     batch_size: int = Field(gt=0)
     of: Literal["embedding", "backbone"]
 
@@ -38,7 +39,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     encode = context.embeddings if config.of == "embedding" else context.features
     batches = -(-config.images // config.batch_size)
     parts: dict[str, list[Tensor]] = {"similarity": [], "variance": []}
-    for views in encode(config.batch_size, batches, config.augmentations):
+    for views in encode(config.batch_size, batches, AUGMENTATIONS):
         stacked = torch.stack(views, 1)  # (N, M, D)
         similarity, variance = spread(stacked)
         have_unit_length = torch.allclose(variance * stacked.shape[2], 1 - similarity, atol=1e-4)
@@ -49,7 +50,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     for name, tensors in parts.items():
         values = as_numpy(tensors)[: config.images]
         title = f"mean {name} of an image's views"
-        series = {f"{config.augmentations} views of {config.of}": values}
+        series = {f"{AUGMENTATIONS} views of {config.of}": values}
         histogram(name, title.capitalize(), title, series).save(context.out)
         metrics[name] = float(values.mean())
     return metrics

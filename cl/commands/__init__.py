@@ -1,7 +1,7 @@
 """The command `cl`: everything that works on an encoder file and needs neither Git, DVC nor params.yaml.
 
 Each module has a function of its name, which `cl` offers too, and its Click command. Both import late, so
-that --help answers at once. A new command needs its module, and a line in SUMMARIES and in `cl.__all__`.
+that --help answers at once. CONTRIBUTING.md adds one.
 """
 
 from collections.abc import Callable

@@ -92,7 +92,7 @@ def search(
     from cl.commands.outputs import pictures
     from cl.commands.outputs.tables import target_of
     from cl.console.progress import silent
-    from cl.features.neighbours import nearest
+    from cl.features.knn import nearest_in_array
     from cl.runtime.tables import columns_of, write_table
 
     path = Path(features).expanduser()
@@ -112,7 +112,7 @@ def search(
     if target and target.suffix == ".html" and len(names) * top > PICTURES:
         raise ValueError(f"{target} would show {len(names)} x {top} pictures, at most {PICTURES}; write .csv")
     show = progress("search").count if len(names) * len(bank.names) > LONG else silent
-    find = partial(_approximately, path) if approximate else partial(nearest, count=show)
+    find = partial(_approximately, path) if approximate else partial(nearest_in_array, count=show)
     cosines, positions = find(rows, bank.features, min(top + 1, len(bank.names)))
     last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last
     matches = Matches(
@@ -187,15 +187,15 @@ def _pictures(
 def _approximately(
     path: Path, queries: "np.ndarray", bank: "np.ndarray", k: int
 ) -> "tuple[np.ndarray, np.ndarray]":
-    """As `nearest`, by an index beside the features, whose recall is printed."""
+    """As `nearest_in_array`, by an index beside the features, whose recall is printed."""
     from cl.features import approximate
-    from cl.features.neighbours import nearest
+    from cl.features.knn import nearest_in_array
 
     show = progress("search")
     index = approximate.index_of(bank, path.with_name(f"{path.name}.faiss"), path, show.say)
     cosines, positions = approximate.nearest(index, queries, k)
     sample = queries[:: -(-len(queries) // RECALL_QUERIES)]
-    _, exact = nearest(sample, bank, k)
+    _, exact = nearest_in_array(sample, bank, k)
     recall = approximate.recall(positions[:: -(-len(queries) // RECALL_QUERIES)], exact)
     show.say(f"the index finds {100 * recall:.1f} % of the {k} nearest images of {len(sample)} queries")
     return cosines, positions

@@ -19,7 +19,6 @@ from cl.runtime.base_config import BaseConfig, Range, ascending
 Value = TypeVar("Value")
 UpTo1 = Annotated[float, Field(ge=0, le=1)]
 Above0 = Annotated[float, Field(gt=0, le=1)]
-Bits = Annotated[int, Field(ge=1, le=8)]
 ASCENDING = AfterValidator(ascending)
 
 # As torch.nn.functional.interpolate with antialias=True, but with preallocated output.
@@ -57,20 +56,6 @@ class Blur(BaseConfig):
         return self
 
 
-class Photometric(BaseConfig):
-    """With probability `p`: posterize, sharpen, solarize and stretch the contrast, in this order (PIRL).
-
-    bits: range of the bits per channel that posterizing keeps, of 8.
-    sharpness: 0 smooths, 1 changes nothing, 2 sharpens, as in torchvision.
-    threshold: solarizing inverts values in [0, 1] of at least this.
-    """
-
-    p: float = Field(ge=0, le=1)
-    bits: Annotated[tuple[Bits, Bits], ASCENDING]
-    sharpness: Range
-    threshold: Annotated[tuple[UpTo1, UpTo1], ASCENDING]
-
-
 class Jigsaw(BaseConfig):
     """Patches of one random crop per image, each a separate view, in random order (PIRL).
 
@@ -95,7 +80,8 @@ class Jigsaw(BaseConfig):
 class View(BaseConfig):
     """One kind of view, made `count` times per image: crop and flip, then the operations in `order`.
 
-    photometric: settings of a fifth operation, which `order` must then name.
+    photometric: probability of a fifth operation, which `order` must then name: posterize, sharpen, solarize
+        and stretch the contrast, in this order (PIRL).
     jigsaw: the views are `count` patches of side `size`, from one crop that covers `area` of the image.
     """
 
@@ -111,12 +97,12 @@ class View(BaseConfig):
     blur: Blur
     solarize: float = Field(ge=0, le=1, description="probability; threshold 0.5")
     order: list[str]
-    photometric: Photometric | None = None
+    photometric: float | None = Field(None, ge=0, le=1)
     jigsaw: Jigsaw | None = None
 
     @model_validator(mode="after")
     def _each_once(self) -> "View":
-        operations = [*OPERATIONS, *(["photometric"] if self.photometric else [])]
+        operations = [*OPERATIONS, *([] if self.photometric is None else ["photometric"])]
         if sorted(self.order) != sorted(operations):
             raise ValueError(f"order={self.order} must name each of {', '.join(operations)} exactly once")
         return self
@@ -297,16 +283,12 @@ def draw_colour_params(view: View, rng: RandomNumbers) -> ColourParams[float]:
     )
 
 
-def _draw_photometric_params(config: Photometric | None, rng: RandomNumbers) -> list[float]:
-    """Flag, bits, sharpness and threshold."""
-    if config is None:
+def _draw_photometric_params(probability: float | None, rng: RandomNumbers) -> list[float]:
+    """Flag, bits from 4 to 8, sharpness from 0.1 to 1.9 and threshold from 0 to 1 (PIRL's code)."""
+    if probability is None:
         return [0.0] * 4
-    flag, bits, *places = rng.take(4)
-    ranges = config.sharpness, config.threshold
-    fewest, most = config.bits
-    chosen_bits = fewest + int((most - fewest + 1) * bits)
-    values = [low + (high - low) * place for (low, high), place in zip(ranges, places, strict=True)]
-    return [flag < config.p, chosen_bits, *values]
+    flag, bits, sharpness, threshold = rng.take(4)
+    return [flag < probability, 4 + int(5 * bits), 0.1 + (1.9 - 0.1) * sharpness, threshold]
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:

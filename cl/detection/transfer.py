@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cl.console.progress import Progress
-from cl.detection.average_precision import Detections
+from cl.detection.average_precision import Detections, evaluate
 from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.drawing import draw
@@ -98,7 +98,7 @@ def fine_tune(
 def _evaluate(detections: list[Detections], dataset: DataSet, config: Config, out: Path) -> dict[str, float]:
     dataset.findings.write(out / "data.csv")
     draw(detections, dataset, out / "detections.png")
-    metrics, by_class = engine(config.engine).evaluate(detections, dataset, config)
+    metrics, by_class = evaluate(detections, dataset, config)
     table = np.stack(list(by_class.values()), axis=1)  # (classes, metrics)
     cells = [["" if np.isnan(value) else round(float(value), 2) for value in row] for row in table]
     rows = [[name, *row] for name, row in zip(dataset.classes, cells, strict=True)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
 from typing import Literal, Self
 
 import torch
@@ -22,7 +21,7 @@ from cl.runtime.tables import write_csv
 class Config(EvaluationConfig):
     """`k` neighbours vote with weight exp(cosine / temperature).
 
-    grid_k, grid_temperature: additional values, evaluated in the same pass and written to `grid.csv`.
+    grid_k: additional values, evaluated in the same pass and written to `grid.csv`.
     bank: number of training images that vote, the first of the shuffled index; null: all.
     half: store the bank in float16.
     """
@@ -31,13 +30,12 @@ class Config(EvaluationConfig):
     k: int = Field(gt=0)
     temperature: float = Field(gt=0)
     grid_k: list[int]
-    grid_temperature: list[float]
     bank: int | None = Field(gt=0)
     half: bool
 
-    @field_validator("grid_k", "grid_temperature")
+    @field_validator("grid_k")
     @classmethod
-    def _positive(cls, values: list[float]) -> list[float]:
+    def _positive(cls, values: list[int]) -> list[int]:
         if wrong := [value for value in values if value <= 0]:
             raise ValueError(f"{wrong[0]} must be greater than 0")
         return values
@@ -62,10 +60,6 @@ class Config(EvaluationConfig):
     def all_k(self) -> list[int]:
         return [self.k, *self.grid_k]
 
-    @property
-    def all_temperatures(self) -> list[float]:
-        return [self.temperature, *self.grid_temperature]
-
 
 def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     """top1 of the backbone's features, of each head and of each representation."""
@@ -76,19 +70,18 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
         labels=labels,
         classes=len(context.classes),
         k=config.all_k,
-        temperature=config.all_temperatures,
+        temperature=[config.temperature],
     )
     metrics: dict[str, dict[str, float]] = {}
     grid = []
     for name, bank, queries in _features(config, context):
-        predicted = vote(queries, bank)  # (k, temperature, n)
-        metrics[name] = {"top1": share(predicted[0, 0] == truth, val, val.labelled)}
-        settings = product(config.all_k, config.all_temperatures)
-        for (k, temperature), classes in zip(settings, predicted.flatten(0, 1), strict=True):
-            grid.append((name, k, temperature, round(top1(classes, truth), 2)))
+        predicted = vote(queries, bank)[:, 0]  # (k, n)
+        metrics[name] = {"top1": share(predicted[0] == truth, val, val.labelled)}
+        for k, classes in zip(config.all_k, predicted, strict=True):
+            grid.append((name, k, round(top1(classes, truth), 2)))
         if name == BACKBONE:
-            write_predictions(predicted[0, 0], truth, context)
-    columns = ["representation", "k", "temperature", "top1"]
+            write_predictions(predicted[0], truth, context)
+    columns = ["representation", "k", "top1"]
     write_csv(context.out / "grid.csv", columns, dict.fromkeys(grid))  # without repeated settings
     return metrics
 

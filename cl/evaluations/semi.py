@@ -18,7 +18,6 @@ from cl.data.views import SingleView
 from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
 from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
-from cl.networks.depth import parameters_by_depth
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import BACKBONE, MetricInfo
@@ -38,8 +37,6 @@ class Config(EvaluationConfig):
     `list_url`.
 
     backbone_lr: relative to the head's; 0: a linear probe, the backbone frozen in eval mode (Fast-MoCo, 1 %).
-    layer_decay: learning rate of each layer relative to the next one's (BEiT, MAE); the last layer has
-        `backbone_lr`. In an untrained network, all layers have the same rate.
     from_scratch: training of an untrained network on the same labels, for the baseline `random`.
     seeds: draw and train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
@@ -50,7 +47,6 @@ class Config(EvaluationConfig):
     list_md5: str | None = Field(pattern="^[0-9a-f]{32}$")
     list_url: str | None
     backbone_lr: float = Field(ge=0)
-    layer_decay: float = Field(1.0, gt=0, le=1)
     seeds: Seeds | None
     optim: Training
     from_scratch: Training
@@ -64,11 +60,6 @@ class Config(EvaluationConfig):
             raise ValueError(f"list={self.list}, list_md5={self.list_md5}: set both or neither")
         if self.list is None and self.list_url:
             raise ValueError(f"list_url={self.list_url} has no effect without a list")
-        if self.backbone_lr == 0 and self.layer_decay < 1:
-            raise ValueError(
-                f"layer_decay={self.layer_decay:g} has no effect with backbone_lr=0, which freezes the "
-                "backbone; choose layer_decay=1"
-            )
         return self
 
     def check(self, train: Reader, val: Reader) -> None:
@@ -120,8 +111,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
         "labels_percent": 100 * len(chosen) / len(labelled),
     }
     if context.encoder.untrained:
-        changes = {"backbone_lr": 1.0, "layer_decay": 1.0, "optim": config.from_scratch}
-        scratch = config.model_copy(update=changes)
+        scratch = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
         context.progress.say("from scratch, on the same labels")
         predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
         metrics["scratch_top1"] = share(predicted == truth, val, val.labelled)
@@ -149,29 +139,24 @@ def fine_tune(
     frozen = config.backbone_lr == 0
     settings = config.optim.model_copy(update={"batch_size": min(config.optim.batch_size, len(chosen))})
     plan = plan_of(len(chosen), settings.batch_size, context.seed)
+    parts = [optim.Part(head)]
     task: Task
     if frozen:
         task = Probes(backbone, nn.ModuleList([head]), machine)
     else:
         task = Classification(backbone, head, machine, seed=context.seed, shared=plan.ranks == ranks())
+        parts.append(optim.Part(backbone, config.backbone_lr))
     train(
         task,
         TrainSet(context.train, context.transform, list(config.views.values()), plan, chosen),
         settings,
-        optim.build(settings, [optim.Part(head), *([] if frozen else parts_of(config, backbone))]),
+        optim.build(settings, parts),
         progress=context.progress,
         checkpoints=context.checkpoints(name),
     )
     unchanged = not frozen or fingerprint(backbone) == fingerprint(context.backbone)
     assert unchanged, "semi-supervised evaluation has changed a frozen backbone"
     return backbone, head
-
-
-def parts_of(config: Config, backbone: nn.Module) -> list[optim.Part]:
-    """The backbone's layers from input to output, with learning rates relative to the head's."""
-    layers = parameters_by_depth(backbone) if config.layer_decay < 1 else [list(backbone.parameters())]
-    rates = [config.backbone_lr * config.layer_decay**above for above in reversed(range(len(layers)))]
-    return [optim.Part(nn.ParameterList(layer), rate) for layer, rate in zip(layers, rates, strict=True)]
 
 
 def listed(config: Config, train: Reader) -> np.ndarray:

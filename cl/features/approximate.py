@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cl.features.neighbours import unit_blocks
+from cl.features.knn import unit_blocks
 from cl.runtime.files import finished
 
 PER_LIST = 64  # rows per list that choose its centre
@@ -52,7 +52,7 @@ def index_of(bank: np.ndarray, path: Path, source: Path, say: Callable[[str], No
 
 
 def nearest(index: Any, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `neighbours.nearest`, approximately.
+    """As `knn.nearest_in_array`, approximately.
 
     Raises:
         ValueError: the lists that are read have fewer than k rows.

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image as Picture
 
 from cl.console.progress import Count, silent
-from cl.features.neighbours import ROWS, nearest, unit_blocks
+from cl.features.knn import READ, nearest_in_array, unit_blocks
 
 SIDE = 64  # pixels of a small version
 LEAST = 1e-3  # gray levels of 255; smaller differences are rounding
@@ -122,7 +122,8 @@ def neighbour_pairs(queries: np.ndarray, bank: np.ndarray, k: int, least: float 
         bank: (N, D), likewise.
         least: the least cosine of a pair.
     """
-    cosines, positions = nearest(queries, bank, min(k + 1, len(bank)))  # an image may be its own nearest
+    k = min(k + 1, len(bank))  # an image may be its own nearest
+    cosines, positions = nearest_in_array(queries, bank, k)
     image, column = np.nonzero((cosines >= least) & (positions != np.arange(len(bank))[:, None]))
     other = positions[image, column]
     numbers = np.unique(np.minimum(image, other) * len(bank) + np.maximum(image, other))
@@ -132,9 +133,9 @@ def neighbour_pairs(queries: np.ndarray, bank: np.ndarray, k: int, least: float 
 def cosines_of(features: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """(m,) float32: the cosine of each pair (m, 2) of rows of (N, D)."""
     cosines = np.empty(len(pairs), np.float32)
-    for start in range(0, len(pairs), ROWS):
-        block = slice(start, start + ROWS)
-        ((_, first),), ((_, second),) = (list(unit_blocks(features[x], ROWS)) for x in pairs[block].T)
+    for start in range(0, len(pairs), READ):
+        block = slice(start, start + READ)
+        ((_, first),), ((_, second),) = (list(unit_blocks(features[x], READ)) for x in pairs[block].T)
         cosines[block] = (first * second).sum(1).numpy()
     return cosines.clip(-1, 1)
 

@@ -1,13 +1,17 @@
-"""Nearest neighbours and their votes, in blocks of queries and of the bank."""
+"""Nearest neighbours and their votes, exactly, in blocks of queries and of the bank."""
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from cl.console.progress import Count, silent
 from cl.runtime.distributed import gather, rank, ranks
 
 QUERIES, ROWS = 256, 2**16  # size of a block of similarities, 64 MiB in float32
+READ = 2**14  # rows of an array in a block
 BUCKET = 8  # columns; the selection first compares the largest element of each bucket
 
 
@@ -21,6 +25,8 @@ def check_k(k: int, usable: int) -> None:
 
 def nearest(queries: Tensor, bank: Tensor, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """The k nearest rows of the bank for each query, in constant memory.
+
+    Of rows with equal cosines, the earlier comes first.
 
     Args:
         queries: (Q, D) unit rows.
@@ -39,21 +45,92 @@ def nearest(queries: Tensor, bank: Tensor, k: int) -> Iterator[tuple[slice, Tens
     for start in range(0, len(queries), QUERIES):
         block = slice(start, min(start + QUERIES, len(queries)))
         rows = queries[block].to(dtype)
-        cosines, positions = rows.new_empty(len(rows), 0), rows.new_empty(len(rows), 0, dtype=torch.int64)
+        best = rows.new_empty(len(rows), 0), rows.new_empty(len(rows), 0, dtype=torch.int64)
         for first in range(0, len(bank), ROWS):
-            part = bank[first : first + ROWS].to(dtype)
-            similarity = memory[: len(rows) * len(part)].view(len(rows), len(part))
-            torch.mm(rows, part.T, out=similarity)
-            values, columns = largest(similarity, k)
-            cosines = torch.cat([cosines, values], 1)
-            positions = torch.cat([positions, columns + first], 1)
-            if first:
-                cosines, positions = _select(cosines, positions, k)
-        yield block, cosines, positions
+            best = _extended(best, rows, bank[first : first + ROWS].to(dtype), first, k, memory)
+        yield block, *best
+
+
+def nearest_in_array(
+    queries: np.ndarray, bank: np.ndarray, k: int, count: Count = silent
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `nearest`, for arrays that may be larger than memory: the bank is read once, block by block.
+
+    Beside the result, memory does not depend on the number of queries and rows.
+
+    Args:
+        queries: (Q, D) of any length per row.
+        bank: (N, D), likewise; may be memory-mapped.
+        count: shows the progress.
+
+    Returns:
+        Cosines (Q, k) float32 and positions (Q, k) int64.
+
+    Raises:
+        ValueError: a row is not finite, or the bank has fewer than k rows.
+    """
+    if not 1 <= k <= len(bank):
+        raise ValueError(f"found {len(bank)} images for the {k} nearest; choose from 1 to {len(bank)}")
+    cosines, positions = torch.empty(len(queries), k), torch.empty(len(queries), k, dtype=torch.int64)
+    memory = torch.empty(min(QUERIES, len(queries)) * min(READ, len(bank)))
+    with count(len(bank), "images to search") as report:
+        for first, rows in unit_blocks(bank, READ):
+            known, width = min(first, k), min(first + len(rows), k)
+            for start, part in unit_blocks(queries, QUERIES):
+                block = slice(start, start + len(part))
+                best = cosines[block, :known], positions[block, :known]
+                best = _extended(best, part, rows, first, k, memory)
+                cosines[block, :width], positions[block, :width] = best
+            report(len(rows))
+    return cosines.clamp_(-1, 1).numpy(), positions.numpy()
+
+
+def unit_blocks(features: np.ndarray, size: int) -> Iterator[tuple[int, Tensor]]:
+    """Up to `size` rows at a time, float32 of length 1 (or 0), with the position of the first."""
+    for start in range(0, len(features), size):
+        rows = torch.from_numpy(np.array(features[start : start + size], np.float32))
+        if not (finite := rows.isfinite().all(1)).all():
+            row = start + int((~finite).nonzero()[0])
+            raise ValueError(f"features in row {row} (counted from 0) are not finite; embed the images again")
+        yield start, F.normalize(rows, dim=1)
+
+
+def _extended(
+    best: tuple[Tensor, Tensor], queries: Tensor, rows: Tensor, first: int, k: int, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The `best` cosines and positions of n queries, up to k, after those of a later block of the bank.
+
+    Args:
+        rows: the block, whose rows are at `first` and after it.
+        memory: for at least n len(rows) similarities.
+    """
+    similarity = memory[: len(queries) * len(rows)].view(len(queries), len(rows))
+    torch.mm(queries, rows.T, out=similarity)
+    cosines, columns = largest(similarity, k)
+    if not first:
+        return cosines, columns
+    return _descending(torch.cat([best[0], cosines], 1), torch.cat([best[1], columns + first], 1), k)
 
 
 def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row of (n, m), or all m if fewer, in descending order, and their columns.
+
+    Of equal ones, the first.
+    """
+    k = min(k, x.shape[1])
+    values, columns = _largest(x, k + 1)
+    equal = values[:, 1:] == values[:, :-1]
+    values, columns = values[:, :k], columns[:, :k]
+    if not equal.any():  # nothing else makes the CPU wait for a GPU
+        return values, columns
+    rows = equal[:, k - 1 :].any(1).nonzero()[:, 0]  # where equal ones are left out
+    columns[rows] = _first_columns(x[rows], values[rows, -1:], k)
+    columns = columns.sort(dim=1).values
+    return _descending(x.gather(1, columns), columns, k)
+
+
+def _largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As `largest`; of equal ones, any.
 
     They lie in the k buckets with the largest maxima; two small selections are faster than a large one.
     """
@@ -66,13 +143,21 @@ def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     columns = (best[:, :, None] + torch.arange(0, covered, buckets, device=x.device)).flatten(1)
     rest = torch.arange(covered, x.shape[1], device=x.device).expand(len(x), -1)
     columns = torch.cat([columns, rest], 1)
-    return _select(x.gather(1, columns), columns, k)
+    values, order = x.gather(1, columns).topk(k, dim=1)
+    return values, columns.gather(1, order)
 
 
-def _select(values: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values of each row, or all if fewer, in descending order, and their positions."""
-    values, order = values.topk(min(k, values.shape[1]), dim=1)
-    return values, positions.gather(1, order)
+def _first_columns(x: Tensor, least: Tensor, k: int) -> Tensor:
+    """The columns (n, k) of the elements of (n, m) above `least` (n, 1), and of the first equal to it."""
+    larger, equal = ~(x <= least), x == least  # NaN counts as larger, as in topk
+    chosen = larger | (equal & (equal.cumsum(1, dtype=torch.int32) <= k - larger.sum(1, keepdim=True)))
+    return chosen.nonzero()[:, 1].view(len(x), k)
+
+
+def _descending(values: Tensor, columns: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The first k of each row in descending order of the values; equal values keep their order."""
+    values, order = values.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], columns.gather(1, order[:, :k])
 
 
 def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float) -> Tensor:

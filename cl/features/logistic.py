@@ -15,7 +15,7 @@ def fit(
     targets: np.ndarray,
     c: float,
     *,
-    several: bool = False,
+    multilabel: bool = False,
     start: np.ndarray | None = None,
     tolerance: float = 1e-6,
 ) -> np.ndarray:
@@ -25,9 +25,9 @@ def fit(
 
     Args:
         rows: (N, D).
-        targets: (N, C) bool; one label per row, or any number if `several`.
+        targets: (N, C) bool; one label per row, or any number if `multilabel`.
         c: inverse strength of the penalty; the bias has none.
-        several: each class against all others, instead of a softmax over classes.
+        multilabel: each class against all others, instead of a softmax over classes.
         start: (C, D + 1), an earlier result to begin with; default: zeros.
         tolerance: of the largest derivative, with the objective divided by c N.
 
@@ -36,11 +36,11 @@ def fit(
     """
     rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1).astype(np.float64)
     shape = targets.shape[1], rows.shape[1]
-    penalty = (2 if len(targets.T) == 2 and not several else 1) / (c * len(rows))
+    penalty = (2 if len(targets.T) == 2 and not multilabel else 1) / (c * len(rows))
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         logits = rows @ flat.reshape(shape).T
-        if several:
+        if multilabel:
             likelihood = np.where(targets, log_expit(logits), log_expit(-logits)).sum()
             error = expit(logits) - targets
         else:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from cl.features.neighbours import nearest
+from cl.features.knn import nearest_in_array
 
 MOST = 10_000  # images that t-SNE takes: its time grows faster than their number
 PERPLEXITY = 30.0
@@ -41,7 +41,7 @@ def neighbours(features: np.ndarray, k: int = 15) -> tuple[np.ndarray, np.ndarra
         Rows (N, k) int64, and cosine distances 1 - cosine (N, k) float32.
     """
     k = min(k, len(features) - 1)
-    cosines, positions = nearest(features, features, k + 1)
+    cosines, positions = nearest_in_array(features, features, k + 1)
     itself = positions == np.arange(len(features))[:, None]
     others = itself.argsort(axis=1, kind="stable")[:, :k]  # an image itself goes last
     return np.take_along_axis(positions, others, 1), 1 - np.take_along_axis(cosines, others, 1)

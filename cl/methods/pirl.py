@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from cl.methods import Setup
@@ -14,19 +13,18 @@ from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 
 PATCHES = 9
+WEIGHT = 0.5  # of each term: lambda and 1 - lambda in the paper
 
 
 class Config(BankConfig):
     """Misra and van der Maaten 2020: NCE, or InfoNCE, the later form with a softmax.
 
-    patch_weight: lambda, the weight of the patches' term; the image's term has 1 - lambda. `scale`: the total
-        is the mean over the two terms, so 2 gives the paper's sum.
+    `scale`: the total is the mean over the two terms, so 2 gives the paper's sum.
     """
 
     least_views: ClassVar[int] = 1 + PATCHES
     jigsaw: ClassVar[int] = PATCHES
     kind: Literal["pirl"]
-    patch_weight: float = Field(ge=0, le=1)
 
     def large_views(self, views: int) -> int:
         """The image."""
@@ -38,7 +36,6 @@ class Method(MemoryBankMethod):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.weights = config.patch_weight, 1 - config.patch_weight
         width = config.projector.out
         self.patch_projector = heads.build(config.projector, self.backbone.fc_features)
         self.jigsaw = nn.Linear(PATCHES * width, width)
@@ -48,8 +45,7 @@ class Method(MemoryBankMethod):
         image, *patches = batch.views
         queries = [self._embed_patches(patches), self.embed(image)]  # (N, D) each
         self.remember(queries[1], batch)
-        contrasts = self.against_bank(queries, batch)
-        return [replace(c, weight=weight) for c, weight in zip(contrasts, self.weights, strict=True)]
+        return [replace(contrast, weight=WEIGHT) for contrast in self.against_bank(queries, batch)]
 
     def _embed_patches(self, patches: list[Tensor]) -> Tensor:
         """(N, D) unit rows: `jigsaw` sees the embeddings of an image's patches, in random order."""

@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.autograd import Function
 
 from cl.objective.blocks import BlockwiseLogits, blockwise, exponentials
-from cl.objective.negatives import Negatives
+from cl.objective.negatives import Negatives, with_fixed_temperature
 from cl.objective.selected import over_selected
 
 SAFE_BOUND = 40.0  # logits within +-40 may be shifted by their bound: exp(-80) does not underflow in float32
 
 
-def log_partition(queries: Tensor, negatives: Negatives, temperature: float) -> Tensor:
+def log_partition(queries: Tensor, negatives: Negatives, temperature: float | Tensor) -> Tensor:
     """Log-sum-exp of the logits of each query against the negatives that count, in memory linear in N and K.
 
     Z_i = log sum_k exp(q_i . k / temperature). The logits are computed block by block, and again in the
@@ -23,10 +23,12 @@ def log_partition(queries: Tensor, negatives: Negatives, temperature: float) -> 
 
     Args:
         queries: (N, D).
+        temperature: a number or a scalar tensor, which receives its gradient.
 
     Returns:
         (N,) in the queries' dtype, nats; -inf for a query without negatives.
     """
+    queries, negatives, temperature = with_fixed_temperature(queries, negatives, temperature)
     if negatives.selected is not None:
         return over_selected(_log_sum_exp, queries, negatives, temperature)
     bound, largest = _bound(queries, negatives, temperature)

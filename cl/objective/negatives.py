@@ -1,6 +1,6 @@
 """Negatives: rows that queries are contrasted with, and which of them count for each query."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -114,3 +114,18 @@ class Negatives:
 def gather_groups(groups: Tensor | None) -> Tensor | None:
     """The groups of all ranks' rows, where the data has groups."""
     return None if groups is None else gather(groups)
+
+
+def with_fixed_temperature(
+    queries: Tensor, negatives: Negatives, temperature: float | Tensor
+) -> tuple[Tensor, Negatives, float]:
+    """The same logits with the temperature as a number; a tensor's gradient flows through both sides.
+
+    Each side is multiplied by 1, whose gradient to the temperature is half of the logits'.
+    """
+    if not isinstance(temperature, Tensor):
+        return queries, negatives, temperature
+    one = (temperature.detach() / temperature).sqrt()
+    scaled = queries * one
+    rows = scaled if negatives.rows is queries else negatives.rows * one  # symmetry must remain visible
+    return scaled, replace(negatives, rows=rows), temperature.item()

@@ -11,23 +11,25 @@ from torch import Tensor
 from torch.autograd import Function
 
 from cl.objective.blocks import Block, blockwise
-from cl.objective.negatives import Negatives
+from cl.objective.negatives import Negatives, with_fixed_temperature
 from cl.objective.selected import over_selected
 
 
-def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
+def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor) -> Tensor:
     """(N,): sum over the negatives that count of softplus(q_i . k / temperature - shift_i).
 
     A query without negatives has the sum 0.
 
     Args:
         queries: (N, D).
-        shift: (N,), which may carry a gradient.
+        temperature: a number or a scalar tensor; it and `shift`, (N,), may carry a gradient.
     """
     return _sum(_SOFTPLUS, queries, negatives, temperature, shift)
 
 
-def log_complement_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
+def log_complement_sum(
+    queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor
+) -> Tensor:
     """(N,): sum over the negatives that count of log(1 - p_k), p_k = exp(q_i . k / temperature - shift_i).
 
     Negatives with p_k > LARGEST are left out: rounding errors would decide their 1 - p_k. Arguments as in
@@ -36,7 +38,9 @@ def log_complement_sum(queries: Tensor, negatives: Negatives, temperature: float
     return _sum(_LOG_COMPLEMENT, queries, negatives, temperature, shift)
 
 
-def probability_sum(queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor) -> Tensor:
+def probability_sum(
+    queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor
+) -> Tensor:
     """(N,): sum of p_k over the negatives that `log_complement_sum` does not leave out."""
     return _sum(_PROBABILITY, queries, negatives, temperature, shift)
 
@@ -76,8 +80,9 @@ _PROBABILITY = _Pointwise(
 
 
 def _sum(
-    function: _Pointwise, queries: Tensor, negatives: Negatives, temperature: float, shift: Tensor
+    function: _Pointwise, queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor
 ) -> Tensor:
+    queries, negatives, temperature = with_fixed_temperature(queries, negatives, temperature)
     if negatives.selected is None:
         logits_of = blockwise(negatives, temperature, queries.device)
         return _PointwiseSum.apply(queries, negatives.rows, shift, logits_of, function)

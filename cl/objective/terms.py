@@ -25,7 +25,7 @@ class Contrast:
         queries: (N, D) unit rows.
         positives: (N, P, D), of norm at most 1; P > 1 where an image has several keys (JCL).
         negatives: K rows, and which of them count for each query.
-        temperature: divides every similarity.
+        temperature: divides every similarity; a scalar tensor if it is learnt.
         weight: of this contrast in the sum over the method's terms.
         log_normalizer: scalar, log of the mean of exp(logit) over candidates, as memory banks estimate it.
     """
@@ -33,7 +33,7 @@ class Contrast:
     queries: Tensor
     positives: Tensor
     negatives: Negatives
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     weight: float = 1.0
     log_normalizer: Tensor | None = None
 

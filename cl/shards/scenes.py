@@ -20,6 +20,7 @@ from cl.sources import Scenes
 
 QUALITY = 95
 SHRINK = 2.5  # largest factor by which a photograph is reduced
+OBJECTS = 2, 4  # fewest and most in a scene, before overlapping ones are dropped
 VOC_SPLITS = {"train": "trainval", "val": "test"}
 
 Objects = list[tuple[str, Picture.Image]]  # class and mask (size, size) of each object
@@ -87,7 +88,7 @@ def _scene(
     scene = _crop(photos[backgrounds[rng.integers(len(backgrounds))]], (config.size, config.size), rng)
     taken = np.zeros((config.size, config.size), bool)
     objects = []
-    for _ in range(int(rng.integers(config.objects[0], config.objects[1] + 1))):
+    for _ in range(int(rng.integers(OBJECTS[0], OBJECTS[1] + 1))):
         label = config.classes[rng.integers(len(config.classes))]
         width, height = (int(v) for v in rng.integers(config.side[0], config.side[1] + 1, 2))
         x, y = (int(rng.integers(0, config.size - length + 1)) for length in (width, height))

@@ -59,9 +59,6 @@ class Scenes(BaseConfig):
     val: int = Field(gt=0)
     size: int = Field(ge=64, description="side of a scene in pixels")
     side: Sizes = Field(description="smallest and largest side of an object in pixels")
-    objects: Sizes = Field(
-        description="fewest and most objects per scene, before overlapping ones are dropped"
-    )
 
     @model_validator(mode="after")
     def _objects_fit(self) -> "Scenes":

@@ -28,7 +28,10 @@ class Lars(BaseConfig):
 
 
 class Config(BaseConfig):
-    """How to train: total batch, epochs, optimizer, schedule. The effective learning rate is `peak_lr`."""
+    """How to train: total batch, epochs, optimizer, schedule. The effective learning rate is `peak_lr`.
+
+    Options that are off by default may be left out.
+    """
 
     kind: Literal["sgd", "lars", "adamw"]
     batch_size: int = Field(gt=1, description="images per step, over all processes")
@@ -38,22 +41,24 @@ class Config(BaseConfig):
     scaling: Literal["linear", "none"] = Field(description="of the learning rate with the batch size")
     momentum: float = Field(ge=0, lt=1)
     nesterov: bool
-    betas: tuple[float, float] | None = Field(description="only for kind=adamw")
-    lars: Lars | None = Field(description="only for kind=lars")
+    betas: tuple[float, float] | None = Field(None, description="only for kind=adamw")
+    lars: Lars | None = Field(None, description="only for kind=lars")
     weight_decay: float = Field(ge=0)
     final_weight_decay: float | None = Field(
         None, ge=0, description="end of the decay's half cosine over the whole run; null: constant decay"
     )
-    decay_1d: bool = Field(description="weight decay on biases and norm layers too")
-    clip: float | None = Field(gt=0, description="largest norm of the gradient over all parameters")
+    decay_1d: bool = Field(True, description="weight decay on biases and norm layers too")
+    clip: float | None = Field(None, gt=0, description="largest norm of the gradient over all parameters")
     clip_each: float | None = Field(None, gt=0, description="largest norm of the gradient of each tensor")
     warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`; see `warmup`")
-    warmup_start: float = Field(ge=0, le=1, description="fraction of the largest rate")
+    warmup_start: float = Field(0.0, ge=0, le=1, description="fraction of the largest rate")
     schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(
         description="cosine: over the steps after warm-up; cosine_whole: over the whole run, times warm-up"
     )
-    per: Literal["step", "epoch"] = Field(description="how often the learning rate changes")
-    final: float = Field(ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate")
+    per: Literal["step", "epoch"] = Field("step", description="how often the learning rate changes")
+    final: float = Field(
+        0.0, ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate"
+    )
     milestones: list[float] = Field(
         description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
     )

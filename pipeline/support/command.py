@@ -24,7 +24,7 @@ from cl.console.stop import StoppedError
 from cl.runtime import machine
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import Measurement, flat, rounded
-from pipeline.support import locations, outputs, provenance, typed_names
+from pipeline.support import locations, outputs, provenance
 
 T = TypeVar("T")
 RESULTS = Path("results")
@@ -80,7 +80,7 @@ def _ways_on() -> list[str]:
     A temporary copy of the project has nothing to undo, and neither has a first run.
     """
     overrides = provenance.params().get("overrides", [])
-    lines = [f"to start this run again: {typed_names.command(overrides)}"] if overrides else []
+    lines = [f"to start this run again: {provenance.command(overrides)}"] if overrides else []
     if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
         lines.append("to undo it instead: git checkout HEAD params.yaml dvc.lock && dvc checkout")
     return lines

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,6 +79,11 @@ def declared(
 def at(values: dict[str, Any], path: str) -> Any:
     """The value of a parameter with a dotted name."""
     return functools.reduce(lambda value, key: value[key], path.split("."), values)
+
+
+def command(overrides: list[str], *options: str) -> str:
+    """The `dvc exp run` with these overrides, ready to paste into a shell."""
+    return " ".join(["dvc exp run", *options, *(f"-S {shlex.quote(override)}" for override in overrides)])
 
 
 def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class Colour(nn.Module):
 
 def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params, monkeypatch) -> None:
     context = analysed(params, backbone=Colour())
-    settings = neighbours.Config(kind="neighbours", rows=1, nearest=3, bank=None, queries=None)
+    settings = neighbours.Config(kind="neighbours", rows=1, bank=None, queries=None)
     expected = neighbours.analyze(settings, context)
     teacher = context.method.backbone
     context.method.teacher, context.method.backbone = teacher, nn.Flatten()
@@ -154,7 +154,7 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params, b
     """As by a loop over the mean colours; the picture shows exactly these images."""
     context = analysed(params, backbone=Colour())
     metrics = neighbours.analyze(
-        neighbours.Config(kind="neighbours", rows=4, nearest=3, bank=bank, queries=queries), context
+        neighbours.Config(kind="neighbours", rows=4, bank=bank, queries=queries), context
     )
     mean, std = np.array(params.dataset.mean), np.array(params.dataset.std)
 
@@ -165,14 +165,14 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params, b
         x = (np.stack(pixels).mean((1, 2)) / 255 - mean) / std
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
-    nearest = np.argsort(-(colours(context.val)[:queries] @ colours(context.train)[:bank].T), axis=1)[:, :3]
+    nearest = np.argsort(-(colours(context.val)[:queries] @ colours(context.train)[:bank].T), axis=1)[:, :8]
     same = context.train.labels()[nearest] == context.val.labels()[:queries, None]
     assert metrics["same_class"] == pytest.approx(100 * same.mean(), abs=1.0)
     first = int((context.val.labels() == 0).argmax())
     with (context.out / "pictures/pictures.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     names = context.train.manifest.classes
-    assert len(lines) == 4 * (1 + 3)
+    assert len(lines) == 4 * (1 + 8)
     best = int(nearest[first, 0])
     mark = "right" if same[first, 0] else "wrong"
     for line, reader, position, expected in (

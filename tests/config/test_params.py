@@ -43,7 +43,6 @@ JCL = {"kind": "jcl", "strength": 4, "ramp": True}
 CUT = FAST.model_dump()
 ADAMW = {"optim.kind": "adamw", "optim.betas": [0.9, 0.99]}
 SUPERVISED = "baselines.supervised.training"
-PHOTOMETRIC = {"p": 0.5, "bits": [4, 8], "sharpness": [0.1, 1.9], "threshold": [0.0, 1.0]}
 VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
 
 
@@ -68,7 +67,6 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         (BYOL | {"method.predictor.out": 9}, "method: predictor.out=9 .*projector.out=5.*choose"),
         (BYOL | {"method.predictor.last_norm": "plain"}, "last_bias=true .*last_norm=plain; choose"),
         ({"method.projector.hidden": []}, "leaves nothing for norm .*choose norm=false"),
-        ({"evaluations.semi_1.backbone_lr": 0, "evaluations.semi_1.layer_decay": 0.5}, "layer_decay=0.5 has"),
         ({"patches": CUT}, "simclr does not take .*patches=whole or method=byol or moco_v3"),
         ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose .*whole, combine"),
         ({"patches": CUT | {"choose": 5}}, "choose=5 must be at most 4"),
@@ -94,11 +92,6 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"views.random.area": [1.0, 0.2]}, r"\[1.0, 0.2\] must be an ascending pair"),
         ({"views.random.area": [20, 100]}, "views.random.area.0=20: .*equal to 1; .*area.1=100: "),
         ({"views.random.area": [0, 0]}, "views.random.area.1=0: .*greater than 0"),
-        (
-            {"views.random.photometric": PHOTOMETRIC | {"threshold": [0, 128]}},
-            "threshold.1=128: .*equal to 1",
-        ),
-        ({"views.random.photometric": PHOTOMETRIC | {"bits": [4, 9]}}, "bits.1=9: .*equal to 8"),
         ({"views.random.blur.kernel": 4}, "kernel=4 must be an odd number"),
         (
             {"views.random.count": 1},

@@ -19,7 +19,7 @@ import cl
 from cl.encoders import foreign
 from cl.networks import backbones
 from cl.runtime.tensor_files import save_tensors
-from pipeline.support import weight_hashes
+from pipeline.composition import weight_hashes
 from tests.support.backbones import residual
 from tests.support.resnets import IMAGES, TRANSFORM, features, torchvision_network
 from tests.support.transformers import below, other
@@ -217,7 +217,7 @@ def test_folders_are_named_with_the_file_to_give(tmp_path, monkeypatch) -> None:
     with pytest.raises(ValueError, match="is a folder; give the file in it: model.safetensors"):
         foreign.load(".")
     with pytest.raises(ValueError, match=f"init={tmp_path} is a folder; give the .* {tmp_path}/model.safe"):
-        weight_hashes.resolve_init(str(tmp_path))
+        weight_hashes.of_init(str(tmp_path))
     Path("__0_0.distcp").touch()
     with pytest.raises(ValueError, match="distributed checkpoint; merge it .*dcp_to_torch"):
         foreign.load(".")

@@ -18,7 +18,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 
 from cl.encoders import foreign, published
 from cl.runtime.tensor_files import licence
-from pipeline.support import weight_hashes
+from pipeline.composition import weight_hashes
 from tests.support.backbones import residual
 from tests.support.project import ROOT
 from tests.support.resnets import IMAGES, features, put_torchvision_weights, torchvision_network
@@ -150,7 +150,7 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     put_timm_weights(timm.create_model("test_convnext"), "test_convnext.r160_in1k", tmp_path)
     assert foreign.load("timm:test_convnext.r160_in1k").config.title == "test_convnext, for 160 px"
     expected = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
-    assert weight_hashes.resolve_init("timm:resnet50.a1_in1k")["hash"] == expected
+    assert weight_hashes.of_init("timm:resnet50.a1_in1k")[0] == expected
     with pytest.raises(ValueError, match="no weights called resnet50.mine; choose .* resnet50.a1"):
         foreign.load("timm:resnet50.mine")
     with pytest.raises(ValueError, match="timm has no weights called nothing$"):

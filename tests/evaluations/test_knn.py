@@ -14,7 +14,7 @@ from tests.support.files import read_csv
 
 
 def config(**changes: object) -> knn.Config:
-    usual = {"grid_k": [], "grid_temperature": [], "bank": None, "half": False}
+    usual = {"grid_k": [], "bank": None, "half": False}
     return knn.Config.model_validate({"kind": "knn", "k": 5, "temperature": 0.07, **usual, **changes})
 
 
@@ -44,14 +44,12 @@ def test_every_representation_is_evaluated(context) -> None:
 
 
 def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
-    metrics = knn.evaluate(config(grid_k=[1, 20], grid_temperature=[0.5]), context)
+    metrics = knn.evaluate(config(grid_k=[1, 20]), context)
     assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context))
     rows = [row for row in read_csv(context.out / "grid.csv") if row["representation"] == "pixels"]
-    assert len(rows) == 6
+    assert len(rows) == 3
     for row in rows:
-        assert float(row["top1"]) == pytest.approx(
-            by_pixels(context, int(row["k"]), float(row["temperature"])), abs=0.01
-        )
+        assert float(row["top1"]) == pytest.approx(by_pixels(context, int(row["k"])), abs=0.01)
 
 
 def test_a_part_of_the_training_images_votes(context) -> None:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.evaluations import linear, semi
-from cl.networks import backbones
 from cl.runtime.tensor_files import fingerprint
 from cl.training.tasks import classifier
 from tests.support.evaluations import short, trained
@@ -95,14 +94,3 @@ def test_with_all_labels_and_a_frozen_backbone_it_is_the_linear_evaluation(conte
         semi.evaluate(config, context)["backbone"]["top1"]
         == linear.evaluate(linear_config, context)["backbone"]["top1"]
     )
-
-
-def test_layers_learn_at_rates_by_their_depth(params) -> None:
-    network = backbones.build(params.backbone)  # ResNet-18: a stem and eight blocks
-    settings = params.evaluations["semi_10"].model_copy(update={"backbone_lr": 0.5, "layer_decay": 0.8})
-    rates = {id(p): part.rate for part in semi.parts_of(settings, network) for p in part.module.parameters()}
-    for name, depth in (("conv1.weight", 0), ("layer1.0.conv1.weight", 1), ("layer4.1.bn2.bias", 8)):
-        assert rates[id(network.get_parameter(name))] == pytest.approx(0.5 * 0.8 ** (8 - depth))
-    assert len(rates) == len(list(network.parameters()))
-    (alone,) = semi.parts_of(settings.model_copy(update={"layer_decay": 1.0}), network)
-    assert alone.rate == 0.5

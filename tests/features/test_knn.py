@@ -1,16 +1,18 @@
-"""Nearest neighbours and their votes against loops and answers worked out by hand."""
+"""Nearest neighbours and their votes against loops, scikit-learn and answers worked out by hand."""
 
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from benchmarks.memory import growth
 from cl.features import knn
-from cl.features.knn import classify, nearest, vote
+from cl.features.knn import classify, nearest, nearest_in_array, vote
 
 MIB = 2**20
 
@@ -116,3 +118,78 @@ def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:
         classify(bank[:64], stored, labels, 10, k=[20], temperature=[0.07])  # the libraries' own buffers
         run = partial(classify, bank[:2000], stored, labels, 10, k=[20], temperature=[0.07])
         assert growth(run, torch.device("cpu")) < 24 * MIB
+
+
+def features(count: int, width: int = 16, seed: int = 0) -> np.ndarray:
+    """Rows of any length."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, width)) * rng.uniform(0.1, 10, (count, 1))
+    return rows.astype(np.float32)
+
+
+@pytest.mark.parametrize(("queries_each", "rows_each"), [(256, 2**14), (7, 100), (10, 3)])
+@pytest.mark.parametrize("k", [1, 9, 300])
+def test_the_search_in_an_array_equals_scikit_learn(queries_each, rows_each, k, monkeypatch) -> None:
+    """For any blocks, also smaller than k."""
+    monkeypatch.setattr(knn, "QUERIES", queries_each)
+    monkeypatch.setattr(knn, "READ", rows_each)
+    queries, bank = features(40), features(300, seed=1)
+    distances, expected = (
+        NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute")
+        .fit(bank.astype(np.float64))
+        .kneighbors(queries.astype(np.float64))
+    )
+    cosines, positions = nearest_in_array(queries, bank, k)
+    np.testing.assert_array_equal(positions, expected)
+    np.testing.assert_allclose(cosines, 1 - distances, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows_each", [2**14, 64, 5])
+def test_of_equal_similarities_the_earlier_row_comes_first(rows_each, monkeypatch) -> None:
+    """Cosines of -1, 0 and 1 are exact, so nearly every query has ties at the border of its k nearest."""
+    monkeypatch.setattr(knn, "ROWS", rows_each)
+    monkeypatch.setattr(knn, "READ", rows_each)
+    rng = np.random.default_rng(0)
+    bank = np.eye(4, dtype=np.float32)[rng.integers(0, 4, 500)] * rng.choice([-1, 1], (500, 1))
+    queries = np.eye(4, dtype=np.float32)
+    expected = np.argsort(-(queries @ bank.T), axis=1, kind="stable")
+    for k in (1, 10, 200, 500):
+        np.testing.assert_array_equal(nearest_in_array(queries, bank, k)[1], expected[:, :k])
+        ((_, _, positions),) = nearest(*map(torch.from_numpy, (queries, bank)), k)
+        np.testing.assert_array_equal(positions, expected[:, :k])
+
+
+def test_nan_beside_ties_comes_first() -> None:
+    x = torch.tensor([[1.0, 2.0, math.nan, 2.0, 2.0, 0.0]])
+    assert knn.largest(x, 2)[1].tolist() == [[2, 1]]
+
+
+def test_a_memory_mapped_array_of_half_precision_gives_the_same(tmp_path) -> None:
+    bank = features(1000).astype(np.float16)
+    np.save(tmp_path / "bank.npy", bank)
+    mapped = np.load(tmp_path / "bank.npy", mmap_mode="r")
+    found, expected = (nearest_in_array(bank[:5], x, 3) for x in (mapped, bank.astype(np.float32)))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("queries_rows", "row"), [(True, 3), (False, 150)])
+def test_features_that_are_not_finite_are_refused(queries_rows, row, monkeypatch) -> None:
+    monkeypatch.setattr(knn, "READ", 100)
+    queries, bank = features(5), features(200)
+    (queries if queries_rows else bank)[row, 2] = np.nan
+    with pytest.raises(ValueError, match=f"row {row} .*not finite"):
+        nearest_in_array(queries, bank, 3)
+
+
+@pytest.mark.parametrize("k", [0, 6])
+def test_k_beyond_the_array_is_refused(k) -> None:
+    with pytest.raises(ValueError, match=f"found 5 .* {k} nearest; .* 1 to 5"):
+        nearest_in_array(features(2), features(5), k)
+
+
+def test_memory_for_arrays_grows_only_with_the_result(monkeypatch) -> None:
+    """All similarities would take 1.5 GiB; the blocks take 4 MiB here."""
+    monkeypatch.setattr(knn, "QUERIES", 64)
+    bank = features(200_000, 8)
+    nearest_in_array(bank[:64], bank, 20)  # the libraries' own buffers
+    assert growth(partial(nearest_in_array, bank[:2000], bank, 20), torch.device("cpu")) < 24 * MIB

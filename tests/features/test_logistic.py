@@ -29,7 +29,7 @@ def test_one_of_several_classes(classes, c) -> None:
 def test_each_class_against_all_others(c) -> None:
     rows, labels = problem(60, 20, 4)
     targets = np.eye(4, dtype=bool)[labels] | np.eye(4, dtype=bool)[(labels + np.arange(60) % 2) % 4]
-    ours = fit(rows, targets, c, several=True, tolerance=1e-9)
+    ours = fit(rows, targets, c, multilabel=True, tolerance=1e-9)
     for row, column in zip(ours, targets.T, strict=True):
         theirs = LogisticRegression(C=c, tol=1e-9, max_iter=5000).fit(rows, column)
         expected = np.append(theirs.coef_[0], theirs.intercept_)

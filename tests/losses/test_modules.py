@@ -28,7 +28,7 @@ def softplus(x: Tensor) -> Tensor:
 def debiased(p: Tensor, k: Tensor, tau: float, beta: float) -> Tensor:
     weights = (beta * k).exp() / (beta * k).exp().mean()
     g = ((weights * k.exp()).mean() - tau * p.exp().mean()) / (1 - tau)
-    return (p.exp() + len(k) * g.clamp(min=math.exp(-1 / T))).log() - p
+    return (p.exp() + len(k) * g.clamp(min=(-1 / torch.as_tensor(T)).exp())).log() - p
 
 
 def spread(p: Tensor, k: Tensor) -> Tensor:
@@ -132,6 +132,64 @@ def test_keys_without_groups_replace_keys_with_groups() -> None:
     loss(*views)
     expected = deepcopy(loss)(*views)
     assert loss(*views, groups=groups) == expected
+
+
+@pytest.mark.parametrize("case", ["3 views", "groups", "bank", "tensor"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_temperature_can_be_learnt(name, case, monkeypatch) -> None:
+    views, loss = random_views(3), built(name, memory_bank_size=(8, WIDTH) if case == "bank" else 0)
+    bank = loss.memory_bank.rows.double() if case == "bank" else None
+    groups = GROUPS if case == "groups" else None
+    learnt = torch.tensor(T, dtype=torch.float64, requires_grad=True)
+    loss.temperature = learnt if case == "tensor" else nn.Parameter(learnt.detach().clone())
+    assert len([*loss.parameters()]) == (case != "tensor")
+    ours = loss(*views, groups=groups)
+    monkeypatch.setitem(globals(), "T", learnt)
+    theirs = reference(name, logits(views, groups, bank))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=0)
+    gradients = [torch.autograd.grad(x, t)[0] for x, t in ((ours, loss.temperature), (theirs, learnt))]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["InfoNCELoss", "DCLLoss"])
+def test_a_learnt_temperature_with_labels(name) -> None:
+    """Against the difference of two losses, as the temperature's gradient with labels has no loop here."""
+    views, step = random_views(2), 1e-6
+    loss = getattr(cl, name)(nn.Parameter(torch.tensor(T, dtype=torch.float64)))
+    (gradient,) = torch.autograd.grad(loss(*views, labels=LABELS), loss.temperature)
+    above, below = (getattr(cl, name)(T + d)(*views, labels=LABELS) for d in (step, -step))
+    torch.testing.assert_close(gradient, (above - below) / (2 * step), rtol=1e-7, atol=0)
+
+
+def test_numbers_may_change() -> None:
+    views, loss = random_views(2), cl.DCLWLoss(0.2, 0.7)
+    before = loss(*views)
+    loss.temperature, loss.sigma = T, 0.5
+    assert loss(*views) == cl.DCLWLoss(T, 0.5)(*views) != before
+
+
+def test_a_compiled_loop_over_all_losses_is_compiled_once() -> None:
+    """Later steps, with other temperatures and `progress`, compile nothing; the losses are never compiled."""
+    from torch._dynamo.utils import counters
+
+    layer, losses = nn.Linear(WIDTH, 4), [getattr(cl, name)() for name in cl.__all__ if name.endswith("Loss")]
+
+    def step(views: Tensor) -> Tensor:
+        z, total = [layer(view) for view in views], torch.zeros(())
+        for loss in losses:
+            total = total + loss(*(z if isinstance(loss, cl.JCLLoss) else z[:2]))
+        return total
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled, frames = torch.compile(step, backend="eager"), []
+    for number in range(3):
+        for loss in losses:
+            loss.temperature, loss.progress = 0.1 + number, number / 3
+        compiled(torch.randn(3, IMAGES, WIDTH)).backward()
+        frames.append(counters["frames"]["total"])
+    assert frames == [frames[0]] * 3
+    assert frames[0] <= len(losses)
 
 
 LIGHTLY = [
@@ -281,14 +339,22 @@ def test_half_precision_is_computed_in_float32() -> None:
             assert torch.equal(loss(z0.float(), z1.float()), expected)
 
 
+WRONG = [0, "0.1", None, math.nan, torch.tensor(-0.1), torch.ones(3), nn.Parameter(torch.tensor(-0.1))]
+
+
 def test_what_does_not_fit_is_refused() -> None:
+    falling = cl.DCLLoss(nn.Parameter(torch.tensor(1.0)))
+    falling.temperature.data -= 2
     z, loss, bank = torch.randn(4, WIDTH), cl.InfoNCELoss(), cl.DCLLoss(memory_bank_size=(8, WIDTH))
     numbers = torch.arange(4)
     for call, parts in (
-        (lambda: cl.DCLLoss(0), ["temperature=0", "above 0"]),
-        (lambda: cl.DCLWLoss(sigma=-1), ["sigma=-1", "above 0"]),
+        *((lambda t=t: cl.DCLLoss(t), ["expected a number above 0"]) for t in WRONG),
+        *((lambda t=t: setattr(loss, "temperature", t), ["expected a number above 0"]) for t in WRONG),
+        (lambda: falling(z, z), ["temperature=-1.0, expected a number above 0"]),
+        (lambda: cl.DCLWLoss(sigma=-1), ["sigma=-1", "greater than 0"]),
+        (lambda: setattr(cl.DCLWLoss(), "sigma", "no"), ["sigma='no'", "number"]),
         (lambda: cl.VICRegLoss(mu_param=-2), ["mu_param=-2"]),
-        (lambda: cl.DebiasedLoss(tau_plus=1), ["tau_plus=1", "between 0 and 1"]),
+        (lambda: cl.DebiasedLoss(tau_plus=1), ["tau_plus=1", "less than 1"]),
         (lambda: cl.InfoNCELoss(memory_bank_size=4096), ["memory_bank_size=4096", "(4096, 128)"]),
         (lambda: loss(z), ["(4, 5)", "two or more"]),
         (lambda: loss(z, z[:3]), ["(3, 5)", "one shape"]),

@@ -10,11 +10,11 @@ from tests.support.methods import IMAGES, TAU, Batch, batch_of, build, loss_conf
 from tests.support.project import compose
 
 SIZES = (12, *[8] * 9)  # the image and its patches
-WEIGHTS = 0.3, 0.7  # of the patches and of the image
+WEIGHTS = 0.5, 0.5  # of the patches and of the image
 
 
 def pirl() -> BaseMethod:
-    return build("pirl", patch_weight=WEIGHTS[0], negatives=7)
+    return build("pirl", negatives=7)
 
 
 def queries_of(method: BaseMethod, batch: Batch) -> list[list[Tensor]]:

@@ -10,7 +10,7 @@ from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.registry import kinds, module_of
 from pipeline import compatibility
-from pipeline.support.composition import CONF
+from pipeline.composition.conf import CONF
 from tests.support.methods import HERE, batch_of
 from tests.support.project import compose
 from tests.support.tiny import TinyBackbone

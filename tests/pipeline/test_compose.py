@@ -6,7 +6,7 @@ import pytest
 
 from cl import config
 from pipeline import compatibility
-from pipeline.support import composition
+from pipeline.composition.compose import write
 from tests.support.project import ROOT, compose
 
 CONF = ROOT / "pipeline" / "conf"
@@ -15,7 +15,7 @@ PARTS = ("scenes", "crop", "trainer", "storage")  # groups that other files choo
 
 
 def test_params_yaml_is_the_default_composition(tmp_path) -> None:
-    composition.write(tmp_path / "params.yaml", [])
+    write(tmp_path / "params.yaml", [])
     assert (tmp_path / "params.yaml").read_text() == (ROOT / "params.yaml").read_text()
 
 

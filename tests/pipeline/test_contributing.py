@@ -1,4 +1,4 @@
-"""The loss, method, data source and evaluation of CONTRIBUTING.md, added to a copy of the project."""
+"""The loss, method, source, evaluation and command of CONTRIBUTING.md, added to a copy of the project."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.commands import git
 from tests.support.project import ROOT, TINY
+from tests.support.resnets import save_encoder
 from tests.support.stages import Stage, answers_of_copy
 
 FILES = [
@@ -24,6 +25,7 @@ FILES = [
     "pipeline/conf/evaluation/centroid.yaml",
 ]
 KINDS = [Path(name).stem for name in FILES if name.endswith(".py")]
+COMMAND = "cl/commands/width.py"
 SUITES = [
     "tests/evaluations/test_contract.py",
     "tests/losses/test_losses.py",
@@ -35,14 +37,10 @@ SUITES = [
 
 @pytest.fixture(scope="module")
 def extended(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the eight files and the golden values of the new method."""
+    """The project with the eight files of kinds and the golden values of the new method."""
     folder = tmp_path_factory.mktemp("contributed") / "project"
     shutil.copytree(project, folder)
-    blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    for name, text in zip(FILES, blocks, strict=True):
-        assert not (folder / name).exists()
-        assert f"`{name}`" in (ROOT / "CONTRIBUTING.md").read_text()
-        (folder / name).write_text(text)
+    paste(folder, *FILES)
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "extended")
@@ -51,8 +49,35 @@ def extended(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def paste(folder: Path, *names: str) -> None:
+    """Write files as CONTRIBUTING.md prints them."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", page, re.DOTALL)
+    for name, text in zip([*FILES, COMMAND], blocks, strict=True):
+        assert f"`{name}`" in page
+        if name in names:
+            assert not (folder / name).exists()
+            (folder / name).write_text(text)
+
+
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def test_the_command_answers(tmp_path) -> None:
+    shutil.copytree(ROOT / "cl", tmp_path / "cl", ignore=shutil.ignore_patterns("__pycache__"))
+    paste(tmp_path, COMMAND)
+    listed = tmp_path / "cl/commands/__init__.py"
+    listed.write_text(listed.read_text().replace("SUMMARIES = {", 'SUMMARIES = {\n    "width": "Print it.",'))
+    offered = tmp_path / "cl/__init__.py"
+    offered.write_text(offered.read_text().replace("__all__ = [", '__all__ = [\n    "width",'))
+    save_encoder(tmp_path / "encoder.safetensors")
+    program = (
+        "import cl; from cl.commands import main; file = 'encoder.safetensors'\n"
+        "print(cl.__file__, cl.width(file), flush=True); main(['width', '--encoder', file])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert answer.stdout == f"{offered} 512\n512\n", answer.stderr
 
 
 @pytest.mark.slow

@@ -13,18 +13,9 @@ from tests.support.project import ROOT
 # They check, print and publish; what they pass on is tracked as parameter or output.
 # Nothing but `weights` uses `foreign`, and no stage `cl.load`.
 GLUE = ("cl/__init__.py", "cl/config/", "cl/console/", "cl/runtime/base_config.py", "cl/runtime/registry.py")
-GLUE += ("pipeline/__init__.py",)
+GLUE += ("pipeline/__init__.py", "pipeline/composition/")
 GLUE += tuple(
-    f"pipeline/support/{name}.py"
-    for name in (
-        "command",
-        "composition",
-        "locations",
-        "outputs",
-        "provenance",
-        "runs",
-        "weight_hashes",
-    )
+    f"pipeline/support/{name}.py" for name in ("command", "locations", "outputs", "provenance", "runs")
 )
 read_cached = functools.cache(read)
 

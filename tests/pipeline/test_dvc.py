@@ -24,7 +24,7 @@ from cl.features.knn import classify, top1
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors
 from cl.training import start
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 from pipeline.support.locations import transform
 from tests.support.clone import KNN, SIZES, Clone, finished
 from tests.support.readers import READERS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image as Picture
 
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 from tests.support.clone import SIZES, Clone, finished
 from tests.support.stages import Stage, answers
 

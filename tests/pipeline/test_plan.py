@@ -20,7 +20,7 @@ from cl.data.order import Plan
 from cl.data.ring import batches_ahead
 from cl.runtime.machine import Machine
 from pipeline import plan
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 from pipeline.support.pretraining import build, granularity
 from tests.support.project import compose
 from tests.support.stages import Answer, Stage, answers

@@ -17,8 +17,8 @@ from cl.objective.batch import Batch
 from cl.runtime import files
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
+from pipeline.composition.compose import write
 from pipeline.support import runs
-from pipeline.support.composition import write
 from pipeline.support.pretraining import build
 from tests.support.stages import Stage, answers
 from tests.support.training import newest_step

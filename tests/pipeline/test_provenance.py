@@ -19,8 +19,8 @@ from rich.console import Console
 from cl.console.progress import Progress, Usage
 from cl.console.stop import StoppedError
 from cl.training.checkpoints import Checkpoints
+from pipeline.composition.compose import write
 from pipeline.support import command, provenance
-from pipeline.support.composition import write
 from tests.support.project import TINY
 from tests.support.training import train_tiny
 

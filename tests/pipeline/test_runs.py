@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cl.training import start
+from pipeline.composition.compose import write
 from pipeline.support import locations, runs
-from pipeline.support.composition import write
 from tests.support.project import TINY
 
 EDITED = "cl/training/optim.py"

@@ -13,8 +13,9 @@ from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
 from pipeline import evaluate
-from pipeline.support import composition, pretraining
-from pipeline.support.composition import command_for, write
+from pipeline.composition import compose as composition
+from pipeline.composition.compose import command_for, write
+from pipeline.support import pretraining
 from tests.support.project import compose
 from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import Stage, answers

@@ -11,7 +11,7 @@ import pytest
 
 from cl.runtime.machine import slow_bf16
 from pipeline import compatibility
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 
 SEEDS = (0, 1, 2)
 CIFAR10 = Path(os.environ.get("CL_RAW", "data/raw")).absolute() / "cifar-10-batches-py"

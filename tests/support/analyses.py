@@ -12,7 +12,7 @@ SMALL: dict[str, dict] = {
     "npc": {"batch_sizes": [16, 32], "anchors": 64},
     "mi_bound": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
     "gradient_norm": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
-    "views": {"images": 30, "augmentations": 4, "batch_size": 20},
+    "views": {"images": 30, "batch_size": 20},
     "alignment_uniformity": {"batch_size": 32, "batches": 2},
     "embedding": {"images": 60, "perplexity": 5},
 }

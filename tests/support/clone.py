@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.support.composition import write
+from pipeline.composition.compose import write
 from tests.support import programs
 from tests.support.commands import environment
 from tests.support.project import TINY

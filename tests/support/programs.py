@@ -14,11 +14,9 @@ import os
 import runpy
 import select
 import shutil
-import site
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -103,10 +101,7 @@ if __name__ == "__main__":
     os.environ.update(environment)
     if sys.argv[0].endswith("dvc"):
         sys.path.pop(0)
-        site.addsitedir(sysconfig.get_path("purelib"))  # its .pth files see the arguments, as at a start
-        from dvc.cli import main
-
-        sys.exit(main())
+        runpy.run_path(str(ROOT / "pipeline/composition/dvc_program.py"), run_name="__main__")
     sys.path[0] = place
     sys.argv = sys.argv[2:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

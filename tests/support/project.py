@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig
 
-from pipeline.support import composition
+from pipeline.composition import compose as composition
 
 ROOT = Path(__file__).parents[2]
 TINY = [

@@ -27,7 +27,7 @@ from cl.training.checkpoints import Checkpoints
 from pipeline.support.locations import transform
 from tests.support.pictures import file_of, photograph
 
-SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 48), objects=(1, 3))
+SCENES = Scenes(classes=["grass", "coins"], train=10, val=4, size=96, side=(32, 48))
 # How tests store images, unless they say otherwise.
 STORAGE = {
     "encode": "copy",

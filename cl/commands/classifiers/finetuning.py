@@ -94,19 +94,19 @@ def finetuned_if_better(
             tuned, fitted = finetune(encoder, head, squares, targets, report)
     temperature = heads.fit_temperature(after, targets, multilabel=multilabel)
     final = Head(fitted.weights, fitted.bias, temperature, multilabel)
-    raw = heads.probabilities(after, 1.0, multilabel=multilabel)
-    return comparison, (tuned, Trained(final, frozen.regularisation, raw, calibrated, []))
+    raw, scaled = (heads.probabilities(each, 1.0, multilabel=multilabel) for each in (after, calibrated))
+    return comparison, (tuned, Trained(final, frozen.regularisation, raw, scaled, []))
 
 
 def _calibrated(logits: np.ndarray, folds: list[np.ndarray], labels: Targets) -> np.ndarray:
-    """Probabilities (N, C) of held-out images, with the temperature of each fold fitted on the others."""
+    """Logits (N, C) of held-out images over the temperature of each fold, which is fitted on the others."""
     calibrated = np.empty(logits.shape)
     for fold in folds:
         others = np.setdiff1d(np.arange(len(logits)), fold)
         temperature = heads.fit_temperature(
             logits[others], labels.targets[others], multilabel=labels.multilabel
         )
-        calibrated[fold] = heads.probabilities(logits[fold], temperature, multilabel=labels.multilabel)
+        calibrated[fold] = logits[fold] / temperature
     return calibrated
 
 
@@ -173,13 +173,15 @@ def finetune(
 
 
 def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean over images of the sum over labels, as `heads.log_loss`."""
+    """The mean over images of the sum over labels, as `heads.log_losses`."""
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
 
 
 def _compared(labels: Targets, frozen: np.ndarray, tuned: np.ndarray) -> FinetuningComparison:
-    """Both from probabilities (N, C) of held-out images."""
-    losses = [_log_losses(each, labels.targets, multilabel=labels.multilabel) for each in (frozen, tuned)]
+    """Both from logits (N, C) of held-out images."""
+    losses = [
+        heads.log_losses(each, labels.targets, multilabel=labels.multilabel) for each in (frozen, tuned)
+    ]
     groups = np.unique(separated(labels.groups, len(frozen)), return_inverse=True)[1]
     difference = losses[0] - losses[1]
     sums = np.bincount(groups, difference - difference.mean())
@@ -190,17 +192,7 @@ def _compared(labels: Targets, frozen: np.ndarray, tuned: np.ndarray) -> Finetun
     return FinetuningComparison(log_loss, (accuracy[0], accuracy[1]), error, labels.multilabel)
 
 
-def _log_losses(probabilities: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> np.ndarray:
-    """Nats for each image, (N,)."""
-    tiny = np.finfo(np.float64).tiny
-    losses = targets * -np.log(np.maximum(probabilities, tiny))
+def _accuracy(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
     if multilabel:
-        losses = losses + ~targets * -np.log(np.maximum(1 - probabilities, tiny))
-    total: np.ndarray = losses.sum(1)
-    return total
-
-
-def _accuracy(probabilities: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
-    if multilabel:
-        return float(heads.average_precisions(probabilities, targets).mean())
-    return 100 * float(targets[np.arange(len(targets)), probabilities.argmax(1)].mean())
+        return float(heads.average_precisions(logits, targets).mean())
+    return 100 * float(targets[np.arange(len(targets)), logits.argmax(1)].mean())

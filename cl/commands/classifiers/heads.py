@@ -210,16 +210,16 @@ def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], multilabel: 
         for c in GRID:
             for k, (seen, held_out) in enumerate(folds):
                 fitted = logistic.fit(
-                    rows[seen], targets[seen], c, several=multilabel, start=fits[k], tolerance=ROUGH
+                    rows[seen], targets[seen], c, multilabel=multilabel, start=fits[k], tolerance=ROUGH
                 )
                 fits[k] = fitted
                 logits[held_out] = rows[held_out] @ fitted[:, :-1].T + fitted[:, -1]
-            loss = log_loss(logits, targets, multilabel=multilabel)
+            loss = float(log_losses(logits, targets, multilabel=multilabel).mean())
             if loss >= best:
                 break
             best, chosen = loss, float(c)
             temperature = fit_temperature(logits, targets, multilabel=multilabel)
-    final = logistic.fit(rows, targets, chosen, several=multilabel, tolerance=PRECISE)
+    final = logistic.fit(rows, targets, chosen, multilabel=multilabel, tolerance=PRECISE)
     return Head(final[:, :-1], final[:, -1], temperature, multilabel), chosen
 
 
@@ -229,13 +229,14 @@ def probabilities(logits: np.ndarray, temperature: float, *, multilabel: bool) -
     return result
 
 
-def log_loss(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
-    """The mean over images of the cross-entropy with targets (N, C), labels or probabilities."""
+def log_losses(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> np.ndarray:
+    """(N,): the cross-entropy of each image with targets (N, C), labels or probabilities, in nats."""
     if multilabel:
         likelihood = targets * log_expit(logits) + (1 - targets) * log_expit(-logits)
     else:
         likelihood = targets * log_softmax(logits, axis=1)
-    return float(-likelihood.sum(1).mean())
+    losses: np.ndarray = -likelihood.sum(1)
+    return losses
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
@@ -247,7 +248,7 @@ def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool
     smoothed = (n * targets + 1 / (2 if multilabel else classes)) / (n + 1)
 
     def loss(log_temperature: float) -> float:
-        return log_loss(logits / np.exp(log_temperature), smoothed, multilabel=multilabel)
+        return float(log_losses(logits / np.exp(log_temperature), smoothed, multilabel=multilabel).mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
 
@@ -269,9 +270,9 @@ def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, multila
     return float(100 * np.abs(gaps).sum() / len(confidence))
 
 
-def average_precisions(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Average precision (C,) of the images ranked by each class, in percent; equal scores share a rank."""
-    return np.array([_average_precision(*both) for both in zip(targets.T, probabilities.T, strict=True)])
+    return np.array([_average_precision(*both) for both in zip(targets.T, scores.T, strict=True)])
 
 
 def _average_precision(truth: np.ndarray, scores: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from cl.data.transform import Transform
 from cl.encoders.encoder import Encoder
 from cl.features import copies
 from cl.features.extraction import BATCH, FEW
-from cl.features.neighbours import nearest
+from cl.features.knn import nearest_in_array
 from cl.images.decoding import MAX_SIDE
 from cl.runtime.cores import cores
 from cl.runtime.machine import MOST_WORKERS
@@ -163,7 +163,7 @@ def _is_near(
         (copies.descriptors(small), images.descriptors, K_PIXELS),
         (copies.descriptors(small[:, :, ::-1]), images.descriptors, K_PIXELS),
     ):
-        near |= (nearest(rows, bank, min(k, len(bank)))[1] == owner[:, None]).any(1)
+        near |= (nearest_in_array(rows, bank, min(k, len(bank)))[1] == owner[:, None]).any(1)
     return near
 
 

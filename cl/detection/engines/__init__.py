@@ -1,6 +1,6 @@
 """Detectors from two libraries behind one interface.
 
-Each module is an engine and exports `Detector` and `evaluate`.
+Each module is an engine and exports `Detector`.
 """
 
 import importlib

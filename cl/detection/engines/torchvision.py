@@ -25,7 +25,7 @@ from torchvision.models.resnet import ResNet
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.transforms.functional import pil_to_tensor
 
-from cl.detection.average_precision import Detections, encode_masks, evaluate
+from cl.detection.average_precision import Detections, encode_masks
 from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.engines import _pyramids
@@ -36,8 +36,6 @@ from cl.runtime.machine import to_device
 
 if TYPE_CHECKING:
     from cl.data.transform import Transform
-
-__all__ = ["Detector", "evaluate"]
 
 RATIOS = (0.5, 1.0, 2.0)
 HIDDEN = 1024  # width of the head's linear layer

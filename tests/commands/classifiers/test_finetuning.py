@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as Picture
+from scipy.special import logit
 from sklearn.metrics import average_precision_score, log_loss
 
 import cl
@@ -92,19 +93,19 @@ def test_the_comparison_counts_groups() -> None:
     rng = np.random.default_rng(0)
     targets = np.eye(3, dtype=bool)[rng.integers(3, size=20)]
     both = rng.dirichlet(np.ones(3), (2, 20))
-    found = finetuning._compared(Targets([], [], targets, None, []), *both)
+    found = finetuning._compared(Targets([], [], targets, None, []), *np.log(both))
     assert found.log_loss == pytest.approx([log_loss(targets, each) for each in both])
     assert found.accuracy == pytest.approx([100 * (p.argmax(1) == targets.argmax(1)).mean() for p in both])
     difference = np.log(both[1][targets] / both[0][targets])
     assert found.error == pytest.approx(difference.std(ddof=1) / np.sqrt(20))
     copies = Targets([], [], targets.repeat(3, 0), np.arange(20).repeat(3), [])
-    assert finetuning._compared(copies, *both.repeat(3, 1)).error == pytest.approx(found.error)
+    assert finetuning._compared(copies, *np.log(both).repeat(3, 1)).error == pytest.approx(found.error)
 
 
 def test_the_comparison_sums_over_labels() -> None:
     rng = np.random.default_rng(0)
     targets, both = rng.random((20, 3)) < 0.5, rng.random((2, 20, 3))
-    found = finetuning._compared(Targets([], [], targets, None, []), *both)
+    found = finetuning._compared(Targets([], [], targets, None, []), *logit(both))
     each = [sum(log_loss(targets[:, c], p[:, c]) for c in range(3)) for p in both]
     assert found.log_loss == pytest.approx(each)
     assert found.accuracy == pytest.approx([100 * average_precision_score(targets, p) for p in both])

@@ -1,7 +1,6 @@
 """The weights that `init` and `start_from` name: files, published weights, experiments; their hashes."""
 
 from pathlib import Path
-from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
@@ -12,57 +11,42 @@ from cl.encoders import foreign
 from cl.encoders.encoder import IMAGENET
 from cl.encoders.published import fetch, is_name, missing, torchvision_url
 from cl.training.start import differing
+from pipeline.composition.conf import CONF, Values
 from pipeline.support import locations
 from pipeline.support.provenance import at, git
 
-PROJECT = Path(__file__).parents[2]
 
-
-def resolve_init(name: str) -> dict[str, str]:
-    """`init` with the hash of its content: torchvision's weights, a file, or an experiment's backbone.
-
-    Args:
-        name: `<file>:<prefix>` chooses one of several encoders in a file.
-
-    Raises:
-        ValueError: neither weights nor an experiment have this name.
-    """
-    if name.startswith("torchvision:"):
-        return {"name": name, "hash": f"sha256:{Path(torchvision_url(name)).stem.rsplit('-', 1)[1]}"}
-    if name.startswith("timm:"):
-        return {"name": name, "hash": sha256(fetch(name)[0])}
-    file, _ = file_and_prefix(name)
-    if file.is_file():
-        return {"name": name, "hash": sha256(file)}
-    expected = "init must be torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
-    outputs = _outputs(name, f"init={missing(file)}" if file.exists() else expected)
-    return {"name": name, "hash": _md5(outputs, locations.BACKBONE, name)}
-
-
-def described(name: str) -> dict[str, Any]:
-    """The parameters that the weights of `init` determine: their backbone, and `dataset.mean` and `std`.
+def of_init(name: str) -> tuple[str, Values]:
+    """The hash of the weights of `init`, and what they determine: the backbone, `dataset.mean` and `std`.
 
     An image size that the network may choose is left out, as is a normalisation that is not recorded.
 
+    Args:
+        name: torchvision's or timm's weights, a file, or an experiment; `<file>:<prefix>` chooses one of
+            several encoders in a file.
+
     Raises:
-        ValueError: `cl.encoders.foreign.load` refuses the file.
+        ValueError: nothing has this name, or `cl.encoders.foreign.load` refuses the file.
     """
     if name.startswith("torchvision:"):  # known without downloading it
-        network = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
-        return {
-            "backbone": network | {"zero_init_residual": False, "cosine_stem": False},
-            "dataset": {key: list(getattr(IMAGENET, key)) for key in ("mean", "std")},
-        }
-    file, prefix = (Path(name), None) if is_name(name) else file_and_prefix(name)
-    if not (is_name(name) or file.is_file()):
+        backbone = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
+        backbone |= {"zero_init_residual": False, "cosine_stem": False}
+        normalisation = {key: list(getattr(IMAGENET, key)) for key in ("mean", "std")}
+        digest = Path(torchvision_url(name)).stem.rsplit("-", 1)[1]
+        return f"sha256:{digest}", {"backbone": backbone, "dataset": normalisation}
+    file, prefix = (fetch(name)[0], None) if is_name(name) else file_and_prefix(name)
+    if file.is_file():
+        digest = sha256(file)
+        encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=False)
+        backbone = encoder.config.model_dump(mode="json")
+        mean, std = (None, None) if encoder.normalisation is None else encoder.normalisation.tolist()
+    else:
+        known = "torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
+        outputs = _outputs(name, f"init={missing(file)}" if file.exists() else f"init must be {known}")
+        digest = _md5(outputs, locations.BACKBONE, name)
         parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
         backbone, (mean, std) = parent["backbone"], (parent["dataset"][key] for key in ("mean", "std"))
-    else:
-        encoder = foreign.load(str(file), prefix, exact=False)
-        backbone = encoder.config.model_dump(mode="json")
-        recorded = encoder.normalisation
-        mean, std = (None, None) if recorded is None else recorded.tolist()
-    return {
+    return digest, {
         "backbone": {key: value for key, value in backbone.items() if key != "size"},
         "dataset": {} if mean is None else {"mean": mean, "std": std},
     }
@@ -75,7 +59,7 @@ def file_and_prefix(name: str) -> tuple[Path, str | None]:
     return (Path(file), prefix) if colon and not whole.is_file() else (whole, None)
 
 
-def resolve_start(name: str, composed: dict[str, Any]) -> dict[str, str]:
+def of_start_from(name: str, composed: Values) -> dict[str, str]:
     """`start_from` with the hashes of the experiment's method and optimizer.
 
     Args:
@@ -93,10 +77,10 @@ def resolve_start(name: str, composed: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _check_parameters(name: str, composed: dict[str, Any]) -> None:
+def _check_parameters(name: str, composed: Values) -> None:
     """Raises ValueError if the experiment had other parameters; `pretrain` checks its input again."""
     parents = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
-    declared = read(PROJECT / "dvc.yaml")["stages"]["pretrain"]["params"]
+    declared = read(CONF.parents[1] / "dvc.yaml")["stages"]["pretrain"]["params"]
     try:
         ours, theirs = ({key: at(values, key) for key in declared} for values in (composed, parents))
         difference = differing(ours, theirs)

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from cl.losses import (
+    LossConfig,
     barlow_twins,
     cosine,
     dcl,
@@ -28,50 +31,95 @@ from cl.objective.negatives import Negatives
 from cl.objective.terms import Agreement, Contrast, Term, TwoViews, all_against_all
 from cl.runtime.distributed import gather, global_rows, mean_over_ranks, ranks, single_process
 
+Size = int | Sequence[int]
+Kind = TypeVar("Kind")
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def _module(kind: type[Kind]) -> type[Kind]:
+    """A dataclass without its defaults as attributes, which would hide an `nn.Parameter` of the same name."""
+    kind = dataclass(eq=False, repr=False)(kind)
+    for each in fields(cast("Any", kind)):
+        if each.name in vars(kind):
+            delattr(kind, each.name)
+    return kind
+
 
 class _Loss(nn.Module):
-    """A kind of `cl.losses`, and whether processes share the batch.
+    """A loss of `cl.losses`, and whether processes share the batch.
 
-    progress: the fraction of the training that is done, for a loss that changes with it (JCL).
+    `forward` is not for torch.compile: blocks of logits share memory, and their number depends on the batch.
+
+    Attributes:
+        kind: the module of the loss.
+        names: the attributes that are fields of its `Config`, and their names there.
+        fixed: the other fields.
+        progress: the fraction of the training that is done, for a loss that changes with it (JCL).
     """
 
     kind: ModuleType
+    names: ClassVar[dict[str, str]] = {}
+    fixed: ClassVar[dict[str, Any]] = {}
     gather_distributed: bool
     progress = 1.0
 
-    def __post_init__(self) -> None:
-        super().__init__()  # keeps the fields, which are set by now
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """A module before its fields are set, as PyTorch requires."""
+        module = super().__new__(cls)
+        nn.Module.__init__(module)
+        return module
 
-    def _settings(self) -> dict[str, Any]:
-        """The parameters of the kind's `Config`."""
-        return {}
+    def __post_init__(self) -> None:
+        self.config = self._config()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.names and "config" in vars(self):
+            self.config = self._config(**{name: value})
+        super().__setattr__(name, value)
+
+    def _config(self, **changed: Any) -> LossConfig:
+        values: dict[str, Any] = {"kind": self.kind.__name__.rpartition(".")[2], **self.fixed}
+        values |= {field: changed.get(name, getattr(self, name)) for name, field in self.names.items()}
+        try:
+            return cast("LossConfig", self.kind.Config.model_validate(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = next(name for name, field in self.names.items() if field == first["loc"][0])
+            raise ValueError(f"{name}={first['input']!r}: {first['msg'].lower()}") from None
 
     def _loss(self, term: Term) -> Tensor:
-        config = self.kind.Config(kind=self.kind.__name__.rpartition(".")[2], **self._settings())
-        return cast("Tensor", self.kind.loss(term, config, self.progress))
+        return cast("Tensor", self.kind.loss(term, self.config, self.progress))
 
 
-@dataclass(eq=False, repr=False)
+@_module
 class _Contrastive(_Loss):
     """A loss on queries, their positives and their negatives.
 
     Without a memory bank, each of an image's V embeddings is a query; the V - 1 others are its positives, and
     the V (N - 1) embeddings of other images its negatives. With one, `z0` are the queries, the other views
     their positives, and the bank's rows the only negatives.
+
+    Attributes:
+        temperature: may be changed, also to a tensor with one number, which then receives its gradient.
     """
 
-    temperature: float
-    memory_bank_size: int | Sequence[int] = field(default=0, kw_only=True)
+    temperature: float | Tensor
+    memory_bank_size: Size = field(default=0, kw_only=True)
     gather_distributed: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(temperature=self.temperature)
         self.memory_bank = _memory_bank(self.memory_bank_size)
 
-    def extra_repr(self) -> str:
-        return f"temperature={self.temperature:g}"
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "temperature":
+            _check_temperature(value)
+        super().__setattr__(name, value)
 
+    def extra_repr(self) -> str:
+        return f"temperature={torch.as_tensor(self.temperature).item():g}"
+
+    @torch.compiler.disable
     def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         """Scalar: the mean over queries and positives, in nats.
 
@@ -84,6 +132,7 @@ class _Contrastive(_Loss):
             ValueError: the shapes do not fit, or the loss does not take what is given.
         """
         _check_views(views)
+        temperature = _check_temperature(self.temperature)
         images = len(views[0])
         groups, labels = _per_image("groups", groups, views[0]), _per_image("labels", labels, views[0])
         if groups is not None and labels is not None:
@@ -93,19 +142,21 @@ class _Contrastive(_Loss):
         with single_process(not self.gather_distributed), _full_precision(views[0]):
             rows = [F.normalize(_wide(view), dim=1) for view in views]
             if self.memory_bank is not None:
-                return self._loss(self._against_bank(rows, groups))
+                return self._loss(self._against_bank(rows, groups, temperature))
             if images * ranks() == 1:
                 raise ValueError(
                     "found a batch of 1 image, which has no negatives; give the data loader drop_last=True"
                 )
             batch = _batch(views[0], labels if groups is None else groups)
-            contrast = Contrast(*all_against_all(rows, batch), self.temperature)
+            contrast = Contrast(*all_against_all(rows, batch), temperature)
             return self._loss(contrast) if labels is None else self._supervised(contrast, batch)
 
     def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
         raise ValueError(f"{type(self).__name__} is not defined for labels; use InfoNCELoss or DCLLoss")
 
-    def _against_bank(self, views: list[Tensor], groups: Tensor | None) -> Contrast:
+    def _against_bank(
+        self, views: list[Tensor], groups: Tensor | None, temperature: float | Tensor
+    ) -> Contrast:
         """z0 against a copy of the bank, which then takes z1."""
         assert self.memory_bank is not None, "a memory bank"
         queries, keys = views[0], views[1]
@@ -123,10 +174,10 @@ class _Contrastive(_Loss):
             known = gather(groups.where(groups >= 0, NO_GROUP))[:room]
             bank.enqueue(gather(keys.detach())[:room], known, torch.Generator())
         negatives = Negatives(rows, query_groups=query_groups, row_groups=row_groups)
-        return Contrast(queries, torch.stack(views[1:], 1), negatives, self.temperature)
+        return Contrast(queries, torch.stack(views[1:], 1), negatives, temperature)
 
 
-@dataclass(eq=False, repr=False)
+@_module
 class InfoNCELoss(_Contrastive):
     """InfoNCE, the loss of SimCLR (NT-Xent) and MoCo; with labels, SupCon. lightly's `NTXentLoss`.
 
@@ -138,7 +189,8 @@ class InfoNCELoss(_Contrastive):
     embeddings, P included.
 
     Args:
-        temperature: divides the cosines.
+        temperature: divides the cosines. It may be set later, and be a tensor or an `nn.Parameter` with one
+            number, which receives its gradient: `InfoNCELoss(nn.Parameter(torch.tensor(0.07)))`.
         memory_bank_size: (rows, width) of a queue of earlier `z1`, the only negatives of `z0` (MoCo); 0: the
             negatives are the embeddings of other images in the batch. As in lightly, the queue begins with
             random unit rows; after a call in which `z0` requires a gradient, `z1` replaces the oldest rows;
@@ -149,19 +201,17 @@ class InfoNCELoss(_Contrastive):
     """
 
     kind = infonce
-    temperature: float = 0.5
-    memory_bank_size: int | Sequence[int] = 0
+    fixed: ClassVar = {"alpha": None}
+    temperature: float | Tensor = 0.5
+    memory_bank_size: Size = 0
     gather_distributed: bool = False
-
-    def _settings(self) -> dict[str, Any]:
-        return {"alpha": None}
 
     def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
         itself = global_rows(len(contrast.queries))[:, None]
         return _decoupled(contrast, batch, Negatives(contrast.negatives.rows, excluded=itself))
 
 
-@dataclass(eq=False, repr=False)
+@_module
 class EqCoLoss(_Contrastive):
     """InfoNCE as if there were `alpha` negatives, whatever their number (Zhu et al. 2020, EqCo, eq. 5).
 
@@ -169,18 +219,12 @@ class EqCoLoss(_Contrastive):
     """
 
     kind = infonce
-    temperature: float = 0.1
+    names: ClassVar = {"alpha": "alpha"}
+    temperature: float | Tensor = 0.1
     alpha: float = field(default=65536, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_positive(alpha=self.alpha)
 
-    def _settings(self) -> dict[str, Any]:
-        return {"alpha": self.alpha}
-
-
-@dataclass(eq=False, repr=False)
+@_module
 class DCLLoss(_Contrastive):
     """Decoupled contrastive loss: the positive leaves the denominator (Yeh et al. 2022, eq. 5).
 
@@ -190,33 +234,32 @@ class DCLLoss(_Contrastive):
     """
 
     kind = dcl
-    temperature: float = 0.1
+    temperature: float | Tensor = 0.1
 
     def _supervised(self, contrast: Contrast, batch: Batch) -> Tensor:
         return _decoupled(contrast, batch, contrast.negatives)
 
 
-@dataclass(eq=False, repr=False)
+@_module
 class DCLWLoss(_Contrastive):
     """DCL with less weight on positives that already agree (Yeh et al. 2022, eq. 6). lightly's `DCLWLoss`.
 
     L = log sum_k exp(s_k / t) - w s_p / t, w = 2 - exp(s_p / sigma) / mean exp(s_p / sigma). The mean is over
     the queries of all processes that are gathered; no gradient flows through w.
+
+    Where the paper leaves a choice: queries that `groups` leave without negatives count in neither mean. With
+    more than two views, a query in view v has its p-th positive in view v + p, counted in a circle, and the
+    mean in w is over the p-th positives of all queries, for each p.
     """
 
     kind = dclw
-    temperature: float = 0.1
+    names: ClassVar = {"sigma": "sigma"}
+    fixed: ClassVar = {"detach_weight": True}
+    temperature: float | Tensor = 0.1
     sigma: float = 0.5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_positive(sigma=self.sigma)
 
-    def _settings(self) -> dict[str, Any]:
-        return {"sigma": self.sigma, "detach_weight": True}
-
-
-@dataclass(eq=False, repr=False)
+@_module
 class JCLLoss(_Contrastive):
     """Joint contrastive learning: infinitely many Gaussian positives (Cai et al. 2020, eq. S.2 and S.3).
 
@@ -226,16 +269,12 @@ class JCLLoss(_Contrastive):
     """
 
     kind = jcl
-    temperature: float = 0.2
+    names: ClassVar = {"strength": "strength"}
+    fixed: ClassVar = {"ramp": True}
+    temperature: float | Tensor = 0.2
     strength: float = field(default=4.0, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_not_negative(strength=self.strength)
-
-    def _settings(self) -> dict[str, Any]:
-        return {"strength": self.strength, "ramp": True}
-
+    @torch.compiler.disable
     def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         """As in InfoNCELoss, of three or more views."""
         if len(views) < 3:
@@ -246,7 +285,7 @@ class JCLLoss(_Contrastive):
         return super().forward(*views, groups=groups, labels=labels)
 
 
-@dataclass(eq=False, repr=False)
+@_module
 class SigmoidLoss(_Contrastive):
     """Each pair classified by itself, in the form of SigLIP (Zhai et al. 2023, section 3.2).
 
@@ -254,33 +293,30 @@ class SigmoidLoss(_Contrastive):
     """
 
     kind = sigmoid
-    temperature: float = 0.1
+    temperature: float | Tensor = 0.1
 
 
-@dataclass(eq=False, repr=False)
+@_module
 class DebiasedLoss(_Contrastive):
     """InfoNCE corrected for negatives of the query's class (Chuang et al. 2020, eq. 8).
 
-    `tau_plus` is the probability of such a negative: 1 / classes. With `beta` > 0, similar negatives weigh
-    exp(beta s_k / t) (Robinson et al. 2021, eq. 4).
+    L = log(exp(s_p / t) + n g) - s_p / t, n negatives, g = (h - tau_plus mean exp(s_p / t)) / (1 - tau_plus).
+    `tau_plus` is the probability of a negative of the query's class: 1 / classes. h = mean w_k exp(s_k / t),
+    with w_k = 1, or for `beta` > 0 exp(beta s_k / t) over its mean (Robinson et al. 2021, eq. 4).
+
+    Where the papers leave a choice: g is at least exp(-1 / t), where its logits get no gradient; above that,
+    gradients flow through all of g, w_k included. With more than two views, a query has one g, with the mean
+    over its positives. With `groups`, n is the number of negatives that a query has left.
     """
 
     kind = debiased
-    temperature: float = 0.5
+    names: ClassVar = {"tau_plus": "tau_plus", "beta": "beta"}
+    temperature: float | Tensor = 0.5
     tau_plus: float = field(default=0.1, kw_only=True)
     beta: float = field(default=0.0, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.tau_plus < 1:
-            raise ValueError(f"tau_plus={self.tau_plus}, expected a probability between 0 and 1")
-        _check_not_negative(beta=self.beta)
 
-    def _settings(self) -> dict[str, Any]:
-        return {"tau_plus": self.tau_plus, "beta": self.beta}
-
-
-@dataclass(eq=False, repr=False)
+@_module
 class InvariantSpreadLoss(_Contrastive):
     """Recognise the positive, and reject every negative (Ye et al. 2019, eq. 7).
 
@@ -288,9 +324,10 @@ class InvariantSpreadLoss(_Contrastive):
     """
 
     kind = invariant_spread
-    temperature: float = 0.1
+    temperature: float | Tensor = 0.1
 
 
+@_module
 class CosineLoss(_Loss):
     """Squared distance of unit vectors, 2 - 2 cos(z0, z1) (BYOL, eq. 2).
 
@@ -299,6 +336,7 @@ class CosineLoss(_Loss):
 
     kind = cosine
 
+    @torch.compiler.disable
     def forward(self, *views: Tensor) -> Tensor:
         """Scalar in [0, 4]: the mean over the queries `z0` (N, D) and their targets `z1`, ... (N, D)."""
         _check_views(views)
@@ -308,6 +346,7 @@ class CosineLoss(_Loss):
 
 
 class _OfTwoViews(_Loss):
+    @torch.compiler.disable
     def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
         """Scalar, of two views (N, D) as the projector gives them."""
         _check_views((z0, z1))
@@ -319,7 +358,7 @@ class _OfTwoViews(_Loss):
             return self._loss(TwoViews(_wide(z0), _wide(z1)))
 
 
-@dataclass(eq=False, repr=False)
+@_module
 class BarlowTwinsLoss(_OfTwoViews):
     """The views' cross-correlation C becomes the identity (Zbontar et al. 2021, eq. 1). As lightly's.
 
@@ -327,18 +366,12 @@ class BarlowTwinsLoss(_OfTwoViews):
     """
 
     kind = barlow_twins
+    names: ClassVar = {"lambda_param": "redundancy"}
     lambda_param: float = 5e-3
     gather_distributed: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_not_negative(lambda_param=self.lambda_param)
 
-    def _settings(self) -> dict[str, Any]:
-        return {"redundancy": self.lambda_param}
-
-
-@dataclass(eq=False, repr=False)
+@_module
 class VICRegLoss(_OfTwoViews):
     """Equal views, with spread and without correlation (Bardes et al. 2022, eq. 6). As lightly's.
 
@@ -347,17 +380,11 @@ class VICRegLoss(_OfTwoViews):
     """
 
     kind = vicreg
+    names: ClassVar = {"lambda_param": "invariance", "mu_param": "variance", "nu_param": "covariance"}
     lambda_param: float = 25.0
     mu_param: float = 25.0
     nu_param: float = 1.0
     gather_distributed: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_not_negative(lambda_param=self.lambda_param, mu_param=self.mu_param, nu_param=self.nu_param)
-
-    def _settings(self) -> dict[str, Any]:
-        return {"invariance": self.lambda_param, "variance": self.mu_param, "covariance": self.nu_param}
 
 
 def _decoupled(contrast: Contrast, batch: Batch, negatives: Negatives) -> Tensor:
@@ -383,7 +410,7 @@ def _batch(view: Tensor, groups: Tensor | None) -> Batch:
     return Batch([], torch.full_like(positions, -1), positions, groups)
 
 
-def _memory_bank(size: int | Sequence[int]) -> Queue | None:
+def _memory_bank(size: Size) -> Queue | None:
     found = (size,) if isinstance(size, int) else tuple(size)
     if found == (0,) or (len(found) == 2 and found[0] == 0):
         return None
@@ -429,13 +456,15 @@ def _per_image(name: str, numbers: Tensor | None, view: Tensor) -> Tensor | None
     return numbers.long()
 
 
-def _check_positive(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 < number < math.inf:
-            raise ValueError(f"{name}={number}, expected a number above 0")
+def _check_temperature(found: object) -> float | Tensor:
+    """The temperature, a tensor without dimensions.
 
-
-def _check_not_negative(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 <= number < math.inf:
-            raise ValueError(f"{name}={number}, expected 0 or a number above it")
+    Raises:
+        ValueError: it is not a number above 0.
+    """
+    number = found
+    if isinstance(found, Tensor):
+        number = found.item() if found.numel() == 1 else found.tolist()
+    if not isinstance(number, Real) or not 0 < number < math.inf:
+        raise ValueError(f"temperature={number!r}, expected a number above 0")
+    return found.reshape(()) if isinstance(found, Tensor) else float(number)
