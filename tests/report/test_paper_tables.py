@@ -1,15 +1,11 @@
 """What the papers print: every run for it exists and measures it, and settings equal the printed ones."""
 
-import copy
 import functools
 import itertools
-import operator
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from ruamel.yaml import YAML
 
 from cl import config
 from cl.report import paper_tables
@@ -66,19 +62,7 @@ def test_a_run_and_a_setting_are_printed_with_one_value(name: str) -> None:
 
 @functools.cache
 def checked(run: str) -> config.Params:
-    return config.check(with_numbers(run))
-
-
-def with_numbers(run: str) -> dict[str, Any]:
-    """The composed parameters; numbers are set without composing again, which is slow."""
-    numbers = [word for word in run.split() if re.fullmatch(r"[a-z_]+([.][a-z_]+)+=[0-9.]+", word)]
-    params = copy.deepcopy(composed(" ".join(word for word in run.split() if word not in numbers)))
-    for key, value in (word.split("=") for word in numbers):
-        *groups, name = key.split(".")
-        place = functools.reduce(operator.getitem, groups, params)
-        assert name in place, f"{key} is not a parameter of {run}"
-        place[name] = YAML(typ="safe").load(value)
-    return params
+    return config.check(composed(run))
 
 
 @pytest.mark.parametrize(

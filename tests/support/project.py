@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,13 @@ def compose(folder: Path, *overrides: str) -> dict[str, Any]:
     values = _composed(overrides)
     (folder / "params.yaml").write_text(json.dumps(values))  # JSON is YAML too, and takes no time to write
     return copy.deepcopy(values)
+
+
+def copy_product(project: Path, folder: Path) -> Path:
+    """A copy of the project without what no stage reads."""
+    return Path(
+        shutil.copytree(project, folder, ignore=shutil.ignore_patterns("benchmarks", "docs", "tests"))
+    )
 
 
 def _reading_once(load: Callable[[ConfigRepository, str], ConfigResult | None]) -> Callable[..., Any]:
