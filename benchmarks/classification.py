@@ -65,7 +65,7 @@ def ours(drawn: Draw) -> Score:
     began = time.perf_counter()
     trained = train(drawn.features, np.eye(len(names), dtype=bool)[drawn.labels], names)
     seconds = time.perf_counter() - began
-    raw = Head(trained.head.weights, trained.head.bias, 1.0, several=False).probabilities(drawn.rest)
+    raw = Head(trained.head.weights, trained.head.bias, 1.0, multilabel=False).probabilities(drawn.rest)
     found = score(trained.head.probabilities(drawn.rest), drawn, seconds)
     held_out = 100 * float((trained.calibrated.argmax(1) == drawn.labels).mean())
     return found._replace(raw=score(raw, drawn, 0).error, held_out=held_out)
@@ -87,7 +87,9 @@ def scikit_learn(build: Callable[[int], object]) -> Callable[[Draw], Score]:
 def score(probabilities: np.ndarray, drawn: Draw, seconds: float) -> Score:
     accuracy = 100 * float((probabilities.argmax(1) == drawn.truth).mean())
     targets = np.eye(probabilities.shape[1], dtype=bool)[drawn.truth]
-    return Score(accuracy, calibration_error(probabilities, targets, several=False), np.nan, np.nan, seconds)
+    return Score(
+        accuracy, calibration_error(probabilities, targets, multilabel=False), np.nan, np.nan, seconds
+    )
 
 
 METHODS: dict[str, Callable[[Draw], Score]] = {

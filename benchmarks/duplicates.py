@@ -17,7 +17,7 @@ import cl
 from cl.commands.jobs import near_duplicates
 from cl.console.progress import silent
 from cl.features import copies
-from cl.features.neighbours import unit_blocks
+from cl.features.knn import unit_blocks
 from cl.images import photographs
 
 TILES, SIDE = 4, 128  # tiles along the longer side of a photograph at most, and their least side in pixels

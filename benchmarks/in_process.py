@@ -12,7 +12,7 @@ from cl import analyses, evaluations
 from cl.config import Params
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.evaluations import Encoder
+from cl.evaluations import EvaluatedEncoder
 from cl.runtime import machine
 from cl.runtime.metric_info import BACKBONE, Measurement, flat, measurements
 from cl.runtime.registry import module_of
@@ -67,7 +67,7 @@ def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]
         }
         evaluated = partial(
             evaluations.Context,
-            encoder=Encoder(backbone, heads={"embedding": projector}),
+            encoder=EvaluatedEncoder(backbone, heads={"embedding": projector}),
             checkpoints=lambda part: Checkpoints(folder / part),
             **shared,
         )

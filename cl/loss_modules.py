@@ -465,6 +465,6 @@ def _check_temperature(found: object) -> float | Tensor:
     number = found
     if isinstance(found, Tensor):
         number = found.item() if found.numel() == 1 else found.tolist()
-    if not isinstance(number, Real) or not 0 < number < math.inf:
+    if not isinstance(number, Real) or not 0 < float(number) < math.inf:
         raise ValueError(f"temperature={number!r}, expected a number above 0")
     return found.reshape(()) if isinstance(found, Tensor) else float(number)

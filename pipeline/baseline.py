@@ -10,7 +10,7 @@ from torch import nn
 from cl.config import Baseline, Params
 from cl.data.order import plan_of
 from cl.data.sets import TrainSet
-from cl.evaluations import Encoder
+from cl.evaluations import EvaluatedEncoder
 from cl.features.extraction import Pixels
 from cl.networks import backbones
 from cl.networks.backbones import Backbone
@@ -40,7 +40,7 @@ def main(name: str) -> None:
         backbone = train(config, name, params, run.checkpoints("training"))
         representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
         for entry in evaluations:
-            encoder = Encoder(
+            encoder = EvaluatedEncoder(
                 copy.deepcopy(backbone),
                 representations=representations,
                 untrained=config.training is None,

@@ -8,7 +8,7 @@ import numpy as np
 
 from cl.config import Params
 from cl.encoders import foreign
-from cl.evaluations import Encoder
+from cl.evaluations import EvaluatedEncoder
 from cl.networks import backbones
 from cl.networks.backbones import Colours
 from cl.runtime.tensor_files import below, load_tensors
@@ -52,7 +52,7 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
         run(name, encoder, params, notes)
 
 
-def run(name: str, encoder: Encoder, params: Params, notes: dict[str, Any]) -> None:
+def run(name: str, encoder: EvaluatedEncoder, params: Params, notes: dict[str, Any]) -> None:
     """Run one evaluation and write its results; `notes` describe a foreign encoder."""
     with (
         runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
@@ -62,20 +62,20 @@ def run(name: str, encoder: Encoder, params: Params, notes: dict[str, Any]) -> N
         results.notes["reduced"] = evaluate(name, encoder, params, results, run.checkpoints)
 
 
-def load(params: Params) -> Encoder:
+def load(params: Params) -> EvaluatedEncoder:
     """The pretrained backbone with its projector, unless the run handed over the backbone it started from."""
     backbone = backbones.load(params.backbone, locations.BACKBONE)
     tensors, metadata = load_tensors(locations.METHOD)
     if metadata["epochs"] == "0":  # the projector was trained on other features
-        return Encoder(backbone)
+        return EvaluatedEncoder(backbone)
     projector = params.method.build_projector(backbone.fc_features)
     projector.load_state_dict(below(tensors, f"{params.method.evaluated[1]}."))
-    return Encoder(backbone, heads={"embedding": projector})
+    return EvaluatedEncoder(backbone, heads={"embedding": projector})
 
 
 def load_foreign(
     file: str, prefix: str | None, crop: int, normalisation: tuple[Colours, Colours]
-) -> tuple[Encoder, dict[str, Any]]:
+) -> tuple[EvaluatedEncoder, dict[str, Any]]:
     """A foreign backbone without heads, and its notes, which include the folder of its results.
 
     Args:
@@ -105,7 +105,7 @@ def load_foreign(
         "config": encoder.config.model_dump(),
         "folder": f"others/{Path(file.replace(':', '-')).stem}-{sha256[:8]}",
     }
-    return Encoder(encoder.network), notes
+    return EvaluatedEncoder(encoder.network), notes
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dvc_data.hashfile.hash_info import HashInfo
 
 from cl.config import Init
 from cl.encoders import foreign, published
-from cl.runtime.tensor_files import licence, load_tensors
+from cl.runtime.tensor_files import licence
 from cl.training import start
 from cl.training.start import Start
 from pipeline.composition.weight_hashes import file_and_prefix, sha256
@@ -35,12 +35,8 @@ def main() -> None:
 
 
 def _backbone(init: Init) -> Start:
-    if init.hash.startswith("md5:"):
-        tensors, metadata = load_tensors(_cached(init.hash, init.name))
-        encoder = foreign.recognise(tensors, metadata, init.name)
-    else:
-        file, prefix = _checked_file(init)
-        encoder = foreign.load(file, prefix, exact=False)
+    file, prefix = _checked_file(init)
+    encoder = foreign.load(file, prefix, exact=False, name=init.name)
     if encoder.deviation:
         command.progress("weights").say(f"{init.name} was trained {encoder.deviation}; ours is not")
     origin = {"hashes": [init.hash], "licence": licence(encoder.metadata)}
@@ -49,6 +45,8 @@ def _backbone(init: Init) -> Start:
 
 def _checked_file(init: Init) -> tuple[str, str | None]:
     """The file and prefix of `init`; raises ValueError if its hash differs from params.yaml."""
+    if init.hash.startswith("md5:"):  # of an experiment
+        return str(_cached(init.hash, init.name)), None
     if init.name.startswith("torchvision:"):  # `published` checks the hash
         return init.name, None
     is_name = published.is_name(init.name)

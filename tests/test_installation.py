@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cl.commands import SUMMARIES
+from cl.commands import main
 from cl.runtime.tables import write_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
@@ -86,7 +86,7 @@ def declared(*extras: str) -> set[str]:
 def undeclared(packages: set[str], names: set[str]) -> set[str]:
     """The packages that none of the distributions with these names provides."""
     providers = importlib.metadata.packages_distributions()
-    elsewhere = {"detectron2", "faiss", "triton"}  # compiled from source; of faiss-cpu; comes with torch
+    elsewhere = {"detectron2", "triton"}  # compiled from source; comes with torch
     return {
         package
         for package in packages - elsewhere
@@ -101,7 +101,7 @@ def test_every_imported_package_is_declared() -> None:
 
 def test_what_commands_and_losses_import_is_declared_without_extras() -> None:
     """But for what they ask for in a sentence."""
-    asked_for = {"faiss", "onnx", "onnxscript", "pillow_heif", "sklearn", "upath"}
+    asked_for = {"onnx", "onnxscript", "pillow_heif", "sklearn", "upath"}
     seeds = ("cl", "cl/commands", "cl/losses", "cl/networks/backbones")
     files = {path for folder in seeds for path in (ROOT / folder).glob("*.py")}
     while more := {path for name in imported_modules(files) for path in module_files(name)} - files:
@@ -214,7 +214,7 @@ def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) 
         "evaluate": [*encoder, *labelled, "--k", "2", "--to", "accuracies.csv"],
         "export": ["torchvision", *encoder, "--to", "exported.safetensors"],
     }
-    assert commands.keys() == SUMMARIES.keys()
+    assert commands.keys() == main.commands.keys()
     for name, arguments in commands.items():
         command = [tmp_path / "env/bin/cl", name, *arguments]
         result = subprocess.run(command, cwd=work, env=ENVIRONMENT, capture_output=True, text=True)

@@ -1,47 +1,23 @@
 """The command `cl`: everything that works on an encoder file and needs neither Git, DVC nor params.yaml.
 
-Each module has a function of its name, which `cl` offers too, and its Click command. Both import late, so
-that --help answers at once. CONTRIBUTING.md adds one.
+Each command is a function of its name in the module of its name, which `cl` offers too. It is imported when
+it is called, so that --help answers at once. CONTRIBUTING.md adds one.
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-ENCODER = "models/backbone.safetensors"  # where the pipeline writes it
-
-SUMMARIES = {
-    "classify": "Classify images from a few labels.",
-    "compare": "Tell whether one encoder is better than another.",
-    "duplicates": "Find images that are copies of each other.",
-    "embed": "Write the features of images.",
-    "evaluate": "Measure how well an encoder separates labelled images.",
-    "export": "Write an encoder in the format of another program.",
-    "search": "Find the images most similar to others.",
-}
+from cl.commands.defaults import ENCODER, FILES, FOLDERS, MATCHES
+from cl.commands.outputs.classification import COLUMNS, encoder_beside, summary
+from cl.console.command import entry_point
+from cl.console.wording import counted
 
 
-class Commands(click.Group):
-    """Imports the module of a command when the command is typed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SUMMARIES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUMMARIES:
-            return None
-        command: click.Command = import_module(f"cl.commands.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
-
-
-@click.group(cls=Commands)
+@click.group()
 @click.version_option(package_name="cl")
 def main() -> None:
     """Use a trained image encoder: any file or name that `cl.load` takes.
@@ -49,9 +25,6 @@ def main() -> None:
     IMAGES are files, folders, lists (.txt, a path on each line) and tables (.csv or .parquet with a column
     path), as many as you like. Results are written whole or not at all.
     """
-
-
-images_argument = click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
 
 
 def labelled_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,3 +80,239 @@ def size_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=size,
         help="Short side in pixels, for an encoder whose file records no transform.  [default: 256]",
     )(function)
+
+
+@main.command("classify", short_help="Classify images from a few labels.")
+@click.option("--labels", help="A .csv or .parquet table with the columns path and label, optionally group.")
+@click.option("--images", multiple=True, help="A file, folder, list or table of images; may be repeated.")
+@click.option("--features", help="A file of cl embed, instead of --images and --encoder.")
+@click.option("--classifier", help="A file of --save, instead of --labels.")
+@click.option("--to", help="The predictions to write: .csv or .parquet.")
+@click.option("--save", help="The classifier to write, for later images: .safetensors.")
+@click.option("--every-class", is_flag=True, help=f"A column for each class, also of more than {COLUMNS}.")
+@click.option(
+    "--finetune", is_flag=True, help="Train the encoder too, if held-out images show that it helps."
+)
+@encoder_options
+@size_options
+@entry_point
+def classify_command(**options: Any) -> None:
+    """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
+
+    A label `a;b`, or two rows, give an image two labels. Images without a label are predicted. The folds of
+    cross-validation keep a group together. The probabilities of a labelled image are of a classifier that was
+    not trained on it.
+
+    --finetune trains copies of the encoder on two thirds of the labelled images each, and uses a fine-tuned
+    encoder if the log-loss of the held-out third falls by more than its standard error. --save then writes
+    the encoder too.
+
+    \b
+    cl classify --labels labels.csv --images photos --to predictions.csv --save classifier.safetensors
+    cl classify --classifier classifier.safetensors --images new --to more.csv
+    """  # noqa: D301
+    from cl.commands.classify import classify
+
+    context = click.get_current_context()
+    if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
+        options["encoder"] = None
+    answer = classify(**options)
+    for line in summary(answer):
+        click.echo(line)
+    for option in ("to", "save"):
+        if options[option]:
+            click.echo(f"wrote {options[option]}")
+    if answer.finetuning and answer.finetuning.better:
+        if options["save"]:
+            click.echo(
+                f"wrote {encoder_beside(Path(options['save']))}: give it as --encoder with this classifier"
+            )
+        else:
+            click.echo("the fine-tuned encoder was not kept; give --save to use it for later images")
+
+
+@main.command("compare", short_help="Tell whether one encoder is better than another.")
+@click.argument("a")
+@click.argument("b")
+@labelled_options
+@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
+@size_options
+@entry_point
+def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
+    """Tell whether encoder B is better than encoder A on labelled images.
+
+    Both are checkpoints, or names such as timm:convnext_tiny.fb_in1k. An image's class is the folder that it
+    is in, below the given folder, or its label in a table. The measures are kNN, logistic regression, and
+    nearest class means of 1, 4 and 16 images per class. B - A, in points, is paired image by image; the
+    verdict is whether the 95 % interval of the mean of all measures excludes 0. Equal encoders are called
+    different in 5 of 100 comparisons.
+    """
+    from cl.commands.compare import compare
+
+    comparison = compare(a, b, val=val or None, **options)
+    images, rows = comparison.val_images + comparison.copies, comparison.result.rows
+    parts = {
+        "training images": comparison.train_images,
+        "validation images": comparison.val_images,
+        "classes": comparison.classes,
+    }
+    click.echo(", ".join(counted(number, things) for things, number in parts.items()))
+    click.echo(
+        f"validation images that are also training images: {_share(comparison.copies, images)}, left out; "
+        f"nearly: {_share(comparison.near_copies, images)}, not left out"
+    )
+    click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
+    for row in rows:
+        within = f"[{row.low:.1f}, {row.high:.1f}]"
+        click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
+    click.echo(comparison.result.sentence())
+
+
+def _share(images: int, of: int) -> str:
+    return f"{images} ({100 * images / of:.1f} %)"
+
+
+@main.command("duplicates", short_help="Find images that are copies of each other.")
+@click.argument("features", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--images",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="The folder that the names in FEATURES start from, if the file does not record it or it has moved; "
+    "twice for two files.",
+)
+@encoder_options
+@click.option("--to", type=click.Path(path_type=Path), help="A file to write: .csv or .parquet.")
+@entry_point
+def duplicates_command(
+    features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any
+) -> None:
+    """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
+
+    Copies may differ in size, compression, a small crop, mirroring or brightness. With two files, of training
+    and validation images, warns if these share images. The encoder must be the one that gave the features; it
+    embeds copies made of some images, from which the thresholds come.
+    """
+    from cl.commands.duplicates import duplicates
+
+    copies = duplicates(features, images=images or None, to=to, **options)
+    groups = copies[-1].group if copies else 0
+    click.echo(
+        f"{counted(groups, 'groups')} of copies, {counted(len(copies), 'images')}" + (f": {to}" if to else "")
+    )
+    for copy in [] if to else copies:
+        split = f"{copy.split}  " if len(features) > 1 else ""
+        click.echo(f"{copy.group}  {copy.cosine:.3f}  {split}{copy.name}")
+
+
+@main.command("embed", short_help="Write the features of images.")
+@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
+)
+@encoder_options
+@size_options
+@click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
+@entry_point
+def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
+    """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.
+
+    Names start from the folder if one folder, list or table is given, and are otherwise as typed. After a
+    kill, the same command continues. Images that cannot be read are listed in <TO>.skipped.csv. All visible
+    GPUs are used, or CL_PROCESSES processes.
+    """
+    from cl.commands.embed import embed
+    from cl.console import launch
+
+    launch.on_all_devices(embed)(images, to=to, **options)
+
+
+@main.command("evaluate", short_help="Measure how well an encoder separates labelled images.")
+@labelled_options
+@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
+@encoder_options
+@size_options
+@entry_point
+def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
+    """Measure how well the features of an encoder separate the classes of labelled images.
+
+    An image's class is the folder that it is in, below the given folder, or its label in a table. The encoder
+    stays as it is: each image gives one feature vector, without augmentation. kNN: the nearest training
+    images by cosine vote with weight exp(cosine / 0.07). Logistic regression: multinomial, by L-BFGS with
+    C = 1, on standardised features. Percentages are of the validation images, with 95 % intervals, in which
+    images of a group (a column of the table) and equal files count together.
+    """
+    from cl.commands.evaluate import evaluate
+
+    evaluation = evaluate(val=val or None, **options)
+    click.echo(
+        f"{counted(evaluation.train_images, 'training images')}, "
+        f"{counted(evaluation.val_images, 'validation images')}, {counted(evaluation.classes, 'classes')}"
+    )
+    for row in evaluation.rows():
+        within = "(one group of images: no interval)"
+        if row.low is not None:
+            within = f"[{row.low:.1f}, {row.high:.1f}]"
+        click.echo(f"{row.measure:<20} {row.percent:5.1f} % {within}")
+
+
+@main.command("export", short_help="Write an encoder in the format of another program.")
+@click.argument("format", type=click.Choice([*FILES, *FOLDERS]))
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
+)
+@encoder_options
+@size_options
+@click.option(
+    "--license",
+    help="For hub: the license by its name on the hub, such as cc-by-4.0; default: the recorded one.",
+)
+@click.option(
+    "--card",
+    type=click.Path(path_type=Path),
+    help="For hub: a file of Markdown to append to the model card, such as report/tables.md.",
+)
+@entry_point
+def export_command(format: str, **options: Any) -> None:
+    """Write an encoder in the FORMAT of another program.
+
+    timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, for upload to the
+    Hugging Face hub. onnx: images of the encoder's size to features.
+    """
+    from cl.commands.export import export
+
+    done = export(format, **options)
+    click.echo(f"{done.path}: {done.network}, {done.width} features; {done.inputs}")
+
+
+@main.command("search", short_help="Find the images most similar to others.")
+@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("queries", nargs=-1, required=True, type=click.Path())
+@click.option("--top", type=click.IntRange(min=1), help=f"Images per query.  [default: {MATCHES}]")
+@encoder_options
+@click.option(
+    "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
+)
+@entry_point
+def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:
+    """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.
+
+    QUERIES are names in FEATURES, images, folders, lists or tables of images, or other files of features. A
+    name in FEATURES comes before a file of that name here, which is ./NAME. Images are embedded by the
+    encoder, which must be the one that gave the features.
+    """
+    from cl.commands.search import search
+
+    matches = search(features, queries, to=to, **options)
+    if to:
+        click.echo(f"{to}: {len(matches.queries)} queries, {matches.positions.shape[1]} images each")
+        return
+    for query, rank, name, cosine in matches.rows():
+        if rank == 1 and len(matches.queries) > 1:
+            click.echo(query)
+        click.echo(f"{cosine:.3f} {name}")

@@ -6,40 +6,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-from click.core import ParameterSource
+import numpy as np
 
-from cl.commands import ENCODER, encoder_options, size_options
+from cl.commands.classifiers import file as classifier_file
+from cl.commands.classifiers.file import Classifier
+from cl.commands.classifiers.finetuning import finetuned_if_better
+from cl.commands.classifiers.heads import Trained, average_precisions, calibration_error, folds_of, train
+from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
+from cl.commands.inputs import listing, matching
+from cl.commands.inputs.feature_files import Features
+from cl.commands.inputs.labels import Targets, read_targets
 from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.outputs.classification import (
-    COLUMNS,
+    FILE,
     Classification,
     Quality,
+    encoder_beside,
     joined,
     likeliest,
-    summary,
     write,
 )
-from cl.console.command import entry_point, progress
-
-if TYPE_CHECKING:
-    from cl.commands.classifiers.file import Classifier
-    from cl.commands.classifiers.heads import Trained
-    from cl.commands.inputs.feature_files import Features
-    from cl.commands.inputs.labels import Targets
-    from cl.encoders.encoder import Encoder
-
-FILE = ".safetensors"
+from cl.commands.outputs.tables import target_of
+from cl.console.command import progress
+from cl.data.transform import Transform
+from cl.encoders.encoder import Encoder, opened, with_size
+from cl.encoders.encoder import save as save_encoder
+from cl.statistics import independent, interval
 
 
 def classify(
     labels: File | None = None,
     images: Inputs | None = None,
     *,
-    encoder: "File | Encoder | None" = None,
+    encoder: File | Encoder | None = None,
     features: File | None = None,
     classifier: File | None = None,
     to: File | None = None,
@@ -74,10 +76,6 @@ def classify(
         ValueError: an input is missing, damaged or of another encoder; there is only one class, or one with a
             single image; no image has a label; features are not finite.
     """
-    from cl.commands.classifiers import file as classifier_file
-    from cl.commands.outputs.tables import target_of
-    from cl.encoders import encoder as encoders
-
     table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
     written = target_of(to, labels, images, features, classifier, encoder)
     saved = target_of(save, suffixes=(FILE,), option="--save")
@@ -106,7 +104,7 @@ def classify(
         assert table
         answer, trained, better = _trained(table, source, finetune=finetune)
         if tuned and better:
-            encoders.save(better, tuned)
+            save_encoder(better, tuned)
         if saved:
             classifier_file.save(trained, saved)
     if written:
@@ -115,8 +113,6 @@ def classify(
 
 
 def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> None:
-    from cl.commands.classifiers import file as classifier_file
-
     if bool(labels) == bool(classifier):
         raise ValueError(
             "give either --labels (a table) to train a classifier or --classifier (a file of --save) to use"
@@ -130,11 +126,6 @@ def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> N
             raise ValueError(
                 f"--save {save} would overwrite another file than a classifier; choose another path"
             ) from error
-
-
-def encoder_beside(classifier: Path) -> Path:
-    """The file of the fine-tuned encoder of a saved classifier."""
-    return classifier.with_name(f"{classifier.stem}-encoder{FILE}")
 
 
 def _check_finetuning(labels: Path | None, features: Any) -> None:
@@ -155,13 +146,11 @@ class _Source:
     names: list[str]
     root: Path
     notes: dict[str, str]
-    features: "Callable[..., Features | None]"
-    encoder: "Encoder | None" = None
+    features: Callable[..., Features | None]
+    encoder: Encoder | None = None
 
 
 def _from_file(path: Path, *of_images: Any) -> _Source:
-    from cl.commands.inputs import matching
-
     if any(of_images):
         raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
     embedded = matching.read(path)
@@ -177,12 +166,8 @@ def _from_images(
     prefix: str | None,
     resize: int | None,
     crop: int | None,
-    used: "Classifier | None",
+    used: Classifier | None,
 ) -> _Source:
-    from cl.commands.inputs import listing
-    from cl.data.transform import Transform
-    from cl.encoders.encoder import opened, with_size
-
     inputs = existing(images)
     names = [name for name, _ in listing.images_in(inputs, Counter())]
     if not names:
@@ -197,10 +182,8 @@ def _from_images(
     return _Source(names, listing.root_of(inputs), notes, embedded, encoder)
 
 
-def _classified(used: "Classifier", file: Path, source: _Source) -> Classification:
+def _classified(used: Classifier, file: Path, source: _Source) -> Classification:
     """The classes by a saved classifier."""
-    from cl.commands.inputs.matching import transform_of
-
     used.check(source.notes, file)  # before the images are embedded
     embedded, say = source.features(), progress("classify").say
     assert embedded
@@ -208,7 +191,7 @@ def _classified(used: "Classifier", file: Path, source: _Source) -> Classificati
     if "sha256" not in embedded.notes:
         say(f"the features do not record their encoder; make sure that it is that of {file}")
     if "sha256" not in used.encoder:
-        given = transform_of(embedded)
+        given = matching.transform_of(embedded)
         size = f", with resize={given.resize} and crop={given.crop}" if "transform" in embedded.notes else ""
         say(f"{file} does not record its encoder; make sure that the features are from the same one{size}")
     probabilities = used.head.probabilities(embedded.features)
@@ -217,14 +200,8 @@ def _classified(used: "Classifier", file: Path, source: _Source) -> Classificati
 
 def _trained(
     table: Path, source: _Source, *, finetune: bool
-) -> "tuple[Classification, Classifier, Encoder | None]":
+) -> tuple[Classification, Classifier, Encoder | None]:
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
-    from cl.commands.classifiers import file as classifier_file
-    from cl.commands.classifiers.finetuning import finetuned_if_better
-    from cl.commands.classifiers.heads import folds_of, train
-    from cl.commands.inputs.labels import read_targets
-    from cl.data.transform import Transform
-
     labels, show = read_targets(table, source.names, source.root), progress("classify")
     for remark in labels.remarks:
         show.say(remark)
@@ -260,15 +237,10 @@ def _trained(
         finetuning=comparison,
     )
     notes = {name: note for name, note in embedded.notes.items() if name in ("sha256", "transform")}
-    return answer, classifier_file.Classifier(trained.head, labels.classes, notes), better
+    return answer, Classifier(trained.head, labels.classes, notes), better
 
 
-def _quality(trained: "Trained", labels: "Targets") -> Quality:
-    import numpy as np
-
-    from cl.commands.classifiers.heads import average_precisions, calibration_error
-    from cl.statistics import independent, interval
-
+def _quality(trained: Trained, labels: Targets) -> Quality:
     targets, groups, multilabel = labels.targets, labels.groups, labels.multilabel
     counts = targets.sum(0)
     before, after = (
@@ -296,50 +268,3 @@ def _quality(trained: "Trained", labels: "Targets") -> Quality:
         calibration_error=(before, after),
         regularisation=trained.regularisation,
     )
-
-
-@click.command()
-@click.option("--labels", help="A .csv or .parquet table with the columns path and label, optionally group.")
-@click.option("--images", multiple=True, help="A file, folder, list or table of images; may be repeated.")
-@click.option("--features", help="A file of cl embed, instead of --images and --encoder.")
-@click.option("--classifier", help="A file of --save, instead of --labels.")
-@click.option("--to", help="The predictions to write: .csv or .parquet.")
-@click.option("--save", help="The classifier to write, for later images: .safetensors.")
-@click.option("--every-class", is_flag=True, help=f"A column for each class, also of more than {COLUMNS}.")
-@click.option(
-    "--finetune", is_flag=True, help="Train the encoder too, if held-out images show that it helps."
-)
-@encoder_options
-@size_options
-@entry_point
-def command(**options: Any) -> None:
-    """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
-
-    A label `a;b`, or two rows, give an image two labels. Images without a label are predicted. The folds of
-    cross-validation keep a group together. The probabilities of a labelled image are of a classifier that was
-    not trained on it.
-
-    --finetune trains copies of the encoder on two thirds of the labelled images each, and uses a fine-tuned
-    encoder if the log-loss of the held-out third falls by more than its standard error. --save then writes
-    the encoder too.
-
-    \b
-    cl classify --labels labels.csv --images photos --to predictions.csv --save classifier.safetensors
-    cl classify --classifier classifier.safetensors --images new --to more.csv
-    """  # noqa: D301
-    context = click.get_current_context()
-    if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
-        options["encoder"] = None
-    answer = classify(**options)
-    for line in summary(answer):
-        click.echo(line)
-    for option in ("to", "save"):
-        if options[option]:
-            click.echo(f"wrote {options[option]}")
-    if answer.finetuning and answer.finetuning.better:
-        if options["save"]:
-            click.echo(
-                f"wrote {encoder_beside(Path(options['save']))}: give it as --encoder with this classifier"
-            )
-        else:
-            click.echo("the fine-tuned encoder was not kept; give --save to use it for later images")

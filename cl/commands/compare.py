@@ -6,22 +6,24 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import click
+import numpy as np
 
-from cl.commands import labelled_options, size_options
 from cl.commands.embed import embed
+from cl.commands.inputs import labelled
+from cl.commands.inputs.feature_files import Features
+from cl.commands.inputs.held_together import held_together
+from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.paths import File, Inputs, existing
-from cl.console.command import entry_point, progress
-from cl.console.wording import counted
-
-if TYPE_CHECKING:
-    from cl.commands.inputs.feature_files import Features
-    from cl.commands.inputs.labelled import LabelledImages
-    from cl.console.progress import Count
-    from cl.encoders.encoder import Encoder
-    from cl.statistics import PairedComparison
+from cl.commands.jobs import near_duplicates
+from cl.commands.outputs.tables import target_of
+from cl.console.command import progress
+from cl.console.progress import Count
+from cl.data.transform import Transform
+from cl.encoders.encoder import Encoder, opened
+from cl.features.correctness import check, correctness
+from cl.runtime.tables import columns_of, write_table
+from cl.statistics import MeasureDifference, PairedComparison, judge
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class EncoderComparison:
     near_copies: validation images that nearly are training images; they were not left out.
     """
 
-    result: "PairedComparison"
+    result: PairedComparison
     train_images: int
     val_images: int
     classes: int
@@ -43,8 +45,8 @@ class EncoderComparison:
 
 
 def compare(
-    a: "File | Encoder",
-    b: "File | Encoder",
+    a: File | Encoder,
+    b: File | Encoder,
     *,
     train: Inputs,
     val: Inputs | None = None,
@@ -73,15 +75,6 @@ def compare(
         ValueError: see `evaluate`; or an encoder gives all images the same features, or all validation images
             are also training images.
     """
-    import numpy as np
-
-    from cl.commands.inputs import labelled
-    from cl.commands.inputs.held_together import held_together
-    from cl.commands.outputs.tables import target_of
-    from cl.features.correctness import check, correctness
-    from cl.runtime.tables import columns_of, write_table
-    from cl.statistics import MeasureDifference, judge
-
     target, show = target_of(to, a, b, train, val, labels), progress("compare")
     for images in (train, val):
         if images is not None:
@@ -113,27 +106,20 @@ def compare(
 class _Loaded:
     """An encoder, its name in messages, and the size of its images if its file records none."""
 
-    encoder: "Encoder"
+    encoder: Encoder
     name: str
     resize: int | None
     crop: int | None
 
 
-def _load(given: "File | Encoder", letter: str, resize: int | None, crop: int | None) -> _Loaded:
-    from cl.encoders.encoder import opened
-
+def _load(given: File | Encoder, letter: str, resize: int | None, crop: int | None) -> _Loaded:
     name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
     encoder = copy.copy(opened(given))
     return _Loaded(encoder, name, *((None, None) if encoder.records_size else (resize, crop)))
 
 
-def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
+def _side_by_side(pair: Sequence[_Loaded], images: Path) -> Features:
     """The features of images by both encoders, (N, D_A + D_B)."""
-    import numpy as np
-
-    from cl.commands.inputs.feature_files import Features
-    from cl.data.transform import Transform
-
     both = []
     for each in pair:
         try:
@@ -148,54 +134,9 @@ def _side_by_side(pair: Sequence[_Loaded], images: Path) -> "Features":
     return Features(a.names, np.concatenate([a.features, b.features], axis=1))
 
 
-def _near_copies(
-    bank: "LabelledImages", queries: "LabelledImages", encoder: "Encoder", count: "Count"
-) -> int:
+def _near_copies(bank: LabelledImages, queries: LabelledImages, encoder: Encoder, count: Count) -> int:
     """How many validation images show the same as a training image (`cl.commands.jobs.near_duplicates`)."""
-    import numpy as np
-
-    from cl.commands.jobs import near_duplicates
-
     rows = [images.features[:, : encoder.width] for images in (bank, queries)]
     pairs = near_duplicates.find(np.concatenate(rows), [*bank.files, *queries.files], encoder, count)[1]
     train, val = pairs.positions.T
     return len({*val[(train < len(bank)) & (val >= len(bank))]})
-
-
-@click.command()
-@click.argument("a")
-@click.argument("b")
-@labelled_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
-@size_options
-@entry_point
-def command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
-    """Tell whether encoder B is better than encoder A on labelled images.
-
-    Both are checkpoints, or names such as timm:convnext_tiny.fb_in1k. An image's class is the folder that it
-    is in, below the given folder, or its label in a table. The measures are kNN, logistic regression, and
-    nearest class means of 1, 4 and 16 images per class. B - A, in points, is paired image by image; the
-    verdict is whether the 95 % interval of the mean of all measures excludes 0. Equal encoders are called
-    different in 5 of 100 comparisons.
-    """
-    comparison = compare(a, b, val=val or None, **options)
-    images, rows = comparison.val_images + comparison.copies, comparison.result.rows
-    parts = {
-        "training images": comparison.train_images,
-        "validation images": comparison.val_images,
-        "classes": comparison.classes,
-    }
-    click.echo(", ".join(counted(number, things) for things, number in parts.items()))
-    click.echo(
-        f"validation images that are also training images: {_share(comparison.copies, images)}, left out; "
-        f"nearly: {_share(comparison.near_copies, images)}, not left out"
-    )
-    click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
-    for row in rows:
-        within = f"[{row.low:.1f}, {row.high:.1f}]"
-        click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
-    click.echo(comparison.result.sentence())
-
-
-def _share(images: int, of: int) -> str:
-    return f"{images} ({100 * images / of:.1f} %)"

@@ -3,19 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
+import numpy as np
 
-from cl.commands import ENCODER, encoder_options
+from cl.commands.defaults import ENCODER
+from cl.commands.inputs import matching
+from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File, Inputs, as_paths
-from cl.console.command import entry_point, progress
+from cl.commands.jobs import near_duplicates
+from cl.commands.jobs.near_duplicates import Calibration, Pairs
+from cl.commands.outputs.tables import target_of
+from cl.console.command import progress
 from cl.console.wording import counted
-
-if TYPE_CHECKING:
-    from cl.commands.inputs.feature_files import Features
-    from cl.commands.jobs.near_duplicates import Calibration, Pairs
-    from cl.encoders.encoder import Encoder
+from cl.encoders.encoder import Encoder
+from cl.features.copies import groups
+from cl.runtime.tables import columns_of, write_table
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def duplicates(
     features: Inputs,
     *,
     images: Inputs | None = None,
-    encoder: "File | Encoder" = ENCODER,
+    encoder: File | Encoder = ENCODER,
     to: File | None = None,
     prefix: str | None = None,
 ) -> list[Copy]:
@@ -64,13 +67,6 @@ def duplicates(
     Raises:
         ValueError: a file is missing or damaged, or features came from another encoder or are not finite.
     """
-    import numpy as np
-
-    from cl.commands.inputs import matching
-    from cl.commands.jobs import near_duplicates
-    from cl.commands.outputs.tables import target_of
-    from cl.runtime.tables import columns_of, write_table
-
     files, target = as_paths(features), target_of(to, features, encoder)
     if len(files) > 2:
         raise ValueError(
@@ -103,7 +99,7 @@ def duplicates(
 
 
 def _paths(
-    parts: "Sequence[Features]",
+    parts: Sequence[Features],
     files: Sequence[Path],
     images: Inputs | None,
 ) -> list[list[Path]]:
@@ -125,7 +121,7 @@ def _paths(
     return paths
 
 
-def _calibrated(calibration: "Calibration", pairs: "Pairs", count: int) -> list[str]:
+def _calibrated(calibration: Calibration, pairs: Pairs, count: int) -> list[str]:
     """Lines about the thresholds, their recall, and their false positives."""
     recall = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in calibration.recall.items())
     mean = sum(calibration.recall.values()) / len(calibration.recall)
@@ -144,11 +140,7 @@ def _rate(wrong: int, pairs: int, things: str) -> str:
     return f"{wrong} of {pairs} {things}, {100 * wrong / max(1, pairs):.2g} %"
 
 
-def _copies(names: list[str], splits: list[str], pairs: "Pairs") -> list[Copy]:
-    import numpy as np
-
-    from cl.features.copies import groups
-
+def _copies(names: list[str], splits: list[str], pairs: Pairs) -> list[Copy]:
     best: dict[int, tuple[float, float, int]] = {}
     columns = zip(pairs.positions.tolist(), pairs.cosines.tolist(), pairs.agreements.tolist(), strict=True)
     for (first, second), cosine, agreement in columns:
@@ -165,10 +157,8 @@ def _copies(names: list[str], splits: list[str], pairs: "Pairs") -> list[Copy]:
     return sorted(copies, key=lambda copy: copy.group)
 
 
-def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: Any) -> None:
+def _warn(files: Sequence[Path], first_of_validation: int, pairs: Pairs, say: Any) -> None:
     """Say how many validation images are copies of training images."""
-    import numpy as np
-
     inside = pairs.positions < first_of_validation
     shared = len(np.unique(pairs.positions[inside[:, 0] & ~inside[:, 1], 1]))
     if shared:
@@ -176,32 +166,3 @@ def _warn(files: Sequence[Path], first_of_validation: int, pairs: "Pairs", say: 
             f"warning: {counted(shared, 'images')} in {files[1]} are copies of images in {files[0]}; results "
             "on them are too good, so leave them out of one of the two"
         )
-
-
-@click.command()
-@click.argument("features", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--images",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="The folder that the names in FEATURES start from, if the file does not record it or it has moved; "
-    "twice for two files.",
-)
-@encoder_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file to write: .csv or .parquet.")
-@entry_point
-def command(features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any) -> None:
-    """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
-
-    Copies may differ in size, compression, a small crop, mirroring or brightness. With two files, of training
-    and validation images, warns if these share images. The encoder must be the one that gave the features; it
-    embeds copies made of some images, from which the thresholds come.
-    """
-    copies = duplicates(features, images=images or None, to=to, **options)
-    groups = copies[-1].group if copies else 0
-    click.echo(
-        f"{counted(groups, 'groups')} of copies, {counted(len(copies), 'images')}" + (f": {to}" if to else "")
-    )
-    for copy in [] if to else copies:
-        split = f"{copy.split}  " if len(features) > 1 else ""
-        click.echo(f"{copy.group}  {copy.cosine:.3f}  {split}{copy.name}")

@@ -7,24 +7,28 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import click
+import torch.distributed as dist
 
-from cl.commands import ENCODER, encoder_options, images_argument, size_options
+from cl.commands.defaults import ENCODER
+from cl.commands.inputs import feature_files
+from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File, Inputs, existing
-from cl.console.command import entry_point, is_main_process, progress
+from cl.commands.jobs import embedding
+from cl.commands.jobs.embedding import EmbeddingJob
+from cl.commands.outputs.tables import check_target, target_of
+from cl.console.command import is_main_process, progress
+from cl.console.progress import Progress
+from cl.console.reasons import lines
 from cl.console.wording import counted
-
-if TYPE_CHECKING:
-    from cl.commands.inputs.feature_files import Features
-    from cl.commands.jobs.embedding import EmbeddingJob
-    from cl.console.progress import Progress
-    from cl.encoders.encoder import Encoder
-    from cl.runtime.machine import Machine
+from cl.encoders.encoder import Encoder, load, opened, with_size
+from cl.networks.backbones import check_size
+from cl.runtime import machine
+from cl.runtime.distributed import rank, ranks
+from cl.runtime.files import exclusive
+from cl.runtime.machine import Machine
 
 FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` detects a dead one
 
@@ -32,14 +36,13 @@ FOREVER = timedelta(days=365)  # a slow process may take any time; `launch` dete
 def embed(
     images: Inputs,
     *,
-    encoder: "File | Encoder" = ENCODER,
+    encoder: File | Encoder = ENCODER,
     to: File | None = None,
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
-    map: bool = False,
     patches: bool = False,
-) -> "Features | None":
+) -> Features | None:
     """The features of images, in bounded memory; processes of one torch.distributed group share the work.
 
     A call with equal arguments continues after a kill. Images that cannot be read are left out, counted on
@@ -53,8 +56,6 @@ def embed(
         prefix: which encoder to use if the file contains several.
         resize: short side in pixels, for an encoder whose file records no transform; together with crop.
         crop: side in pixels of the centre crop.
-        map: add a two-dimensional map and the nearest neighbours to a Parquet file, as embedding-atlas reads
-            them (`cl.commands.inputs.feature_files.add_map`); all features must fit into memory.
         patches: features of places instead, (N, H', W', D), as `Encoder.patches` gives them.
 
     Returns:
@@ -65,13 +66,6 @@ def embed(
         ValueError: an input or the encoder is missing or damaged, no image can be read, another process
             writes into `to`, or features are not finite.
     """
-    from cl.commands.inputs import feature_files
-    from cl.commands.jobs.embedding import EmbeddingJob
-    from cl.commands.outputs.tables import check_target, target_of
-    from cl.networks.backbones import check_size
-    from cl.runtime import machine
-    from cl.runtime.distributed import ranks
-
     if to is None and ranks() > 1:
         raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
     with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
@@ -79,7 +73,7 @@ def embed(
         target_of(path, images, encoder, suffixes=tuple(feature_files.FORMATS))
         if path.suffix == ".npy":
             check_target(path.with_suffix(".txt"), images)
-        _check(path, map=map, patches=patches)
+        _check(path, patches=patches)
         inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -87,7 +81,7 @@ def embed(
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
-            job = EmbeddingJob(inputs, loaded, path, patches=patches, map=map)
+            job = EmbeddingJob(inputs, loaded, path, patches=patches)
             each = " x ".join(str(size) for size in job.shape)
             embedded = _run(job, here, shown)
         if to is None:
@@ -96,26 +90,18 @@ def embed(
         return None
 
 
-def _load(encoder: "File | Encoder", prefix: str | None) -> "tuple[Encoder, Machine]":
+def _load(encoder: File | Encoder, prefix: str | None) -> tuple[Encoder, Machine]:
     """The encoder on its device, and the machine."""
-    from cl.encoders import encoder as files
-    from cl.runtime import machine
-
     here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
-    if not isinstance(encoder, files.Encoder):
-        return files.load(fspath(encoder), prefix).to(here.device), here
+    if not isinstance(encoder, Encoder):
+        return load(fspath(encoder), prefix).to(here.device), here
     if encoder.training or prefix:
         raise ValueError("the encoder is loaded already: leave out prefix, and call encoder.eval()")
-    return copy.copy(files.opened(encoder)), replace(here, device=next(encoder.parameters()).device)
+    return copy.copy(opened(encoder)), replace(here, device=next(encoder.parameters()).device)
 
 
-def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
+def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> int:
     """List, compute and merge; returns the number of images in the main process, and 0 in others."""
-    from cl.commands.jobs import embedding
-    from cl.console.reasons import lines
-    from cl.runtime.distributed import rank, ranks
-    from cl.runtime.files import exclusive
-
     is_main, wait_for_all, embedded = is_main_process(), _barrier(), 0
     with exclusive(job.partial, job.target) if is_main else nullcontext():
         if is_main:
@@ -127,8 +113,6 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
             embedding.compute(job, here, report)
         wait_for_all()
         if is_main:
-            if job.map:
-                shown.say("merging, then computing the map and the nearest neighbours")
             embedded, reasons = embedding.merge(job)
             for line in lines(reasons, "images that cannot be read"):
                 shown.say(line)
@@ -136,25 +120,17 @@ def _run(job: "EmbeddingJob", here: "Machine", shown: "Progress") -> int:
     return embedded
 
 
-def _check(to: Path, *, map: bool, patches: bool) -> None:
-    if patches and (map or to.suffix == ".csv"):
-        raise ValueError(f"--patches fits neither --map nor .csv; choose {to.stem}.npy, without --map")
-    if map and find_spec("sklearn") is None:
-        raise ValueError(
-            "--map needs scikit-learn, which is not installed: run `pip install scikit-learn`, or omit --map"
-        )
-    if map and to.suffix != ".parquet":
-        raise ValueError(f"--map needs columns beside the features, but --to is {to}; choose .parquet")
+def _check(to: Path, *, patches: bool) -> None:
+    if patches and to.suffix == ".csv":
+        raise ValueError(f"--patches does not fit .csv; choose {to.stem}.npy")
     names = to.with_suffix(".txt")
     is_continued = Path(f"{to}.partial/identity").exists()
     if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
         raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
 
 
-def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, shown: "Progress") -> None:
+def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: Progress) -> None:
     """Set the image size if the encoder's file does not record it."""
-    from cl.encoders.encoder import with_size
-
     encoder.transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
     if resize or encoder.records_size:
         return
@@ -170,39 +146,6 @@ def _choose_size(encoder: "Encoder", resize: int | None, crop: int | None, shown
 
 def _barrier() -> Callable[[], None]:
     """A function that waits for all processes, without a deadline: listing and merging may take hours."""
-    import torch.distributed as dist
-
-    from cl.runtime.distributed import ranks
-
     if ranks() == 1:
         return lambda: None
     return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))
-
-
-@click.command()
-@images_argument
-@click.option(
-    "--to",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
-)
-@encoder_options
-@size_options
-@click.option(
-    "--map",
-    is_flag=True,
-    help="Add a map (t-SNE; PCA beyond 10,000 images) and nearest neighbours for embedding-atlas (.parquet).",
-)
-@click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
-@entry_point
-def command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
-    """Write the features of IMAGES: files, folders, lists (.txt) or tables (.csv, .parquet) of images.
-
-    Names start from the folder if one folder, list or table is given, and are otherwise as typed. After a
-    kill, the same command continues. Images that cannot be read are listed in <TO>.skipped.csv. All visible
-    GPUs are used, or CL_PROCESSES processes.
-    """
-    from cl.console import launch
-
-    launch.on_all_devices(embed)(images, to=to, **options)

@@ -3,19 +3,21 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-import click
+import numpy as np
 
-from cl.commands import ENCODER, encoder_options, labelled_options, size_options
+from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
+from cl.commands.inputs import labelled
+from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.paths import File, Inputs
-from cl.console.command import entry_point, progress
-from cl.console.wording import counted
-
-if TYPE_CHECKING:
-    from cl.encoders.encoder import Encoder
+from cl.commands.outputs.tables import target_of
+from cl.console.command import progress
+from cl.encoders.encoder import Encoder, opened
+from cl.features.scores import checked, knn_correct, linear_correct
+from cl.runtime.tables import columns_of, write_table
+from cl.statistics import independent, interval
 
 
 class Accuracy(NamedTuple):
@@ -48,8 +50,6 @@ class Evaluation:
 
     def rows(self) -> Iterator[Accuracy]:
         """Every measure."""
-        from cl.statistics import interval
-
         measures = {
             f"kNN, k = {self.k}": self.knn,
             "logistic regression": self.linear,
@@ -60,7 +60,7 @@ class Evaluation:
 
 
 def evaluate(
-    encoder: "File | Encoder" = ENCODER,
+    encoder: File | Encoder = ENCODER,
     *,
     train: Inputs,
     val: Inputs | None = None,
@@ -94,16 +94,6 @@ def evaluate(
         ValueError: see `embed`; or a split has no labelled image, there is one class only, or there are fewer
             than k training images.
     """
-    import numpy as np
-
-    from cl.commands.inputs import labelled
-    from cl.commands.inputs.held_together import held_together
-    from cl.commands.outputs.tables import target_of
-    from cl.encoders.encoder import opened
-    from cl.features.scores import checked, knn_correct, linear_correct
-    from cl.runtime.tables import columns_of, write_table
-    from cl.statistics import independent
-
     target = target_of(to, encoder, train, val, labels)
     embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
     say = progress("evaluate").say
@@ -129,30 +119,3 @@ def evaluate(
     if target:
         write_table(target, columns_of(Accuracy, [*evaluation.rows()]))
     return evaluation
-
-
-@click.command()
-@labelled_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
-@encoder_options
-@size_options
-@entry_point
-def command(val: tuple[Path, ...], **options: Any) -> None:
-    """Measure how well the features of an encoder separate the classes of labelled images.
-
-    An image's class is the folder that it is in, below the given folder, or its label in a table. The encoder
-    stays as it is: each image gives one feature vector, without augmentation. kNN: the nearest training
-    images by cosine vote with weight exp(cosine / 0.07). Logistic regression: multinomial, by L-BFGS with
-    C = 1, on standardised features. Percentages are of the validation images, with 95 % intervals, in which
-    images of a group (a column of the table) and equal files count together.
-    """
-    evaluation = evaluate(val=val or None, **options)
-    click.echo(
-        f"{counted(evaluation.train_images, 'training images')}, "
-        f"{counted(evaluation.val_images, 'validation images')}, {counted(evaluation.classes, 'classes')}"
-    )
-    for row in evaluation.rows():
-        within = "(one group of images: no interval)"
-        if row.low is not None:
-            within = f"[{row.low:.1f}, {row.high:.1f}]"
-        click.echo(f"{row.measure:<20} {row.percent:5.1f} % {within}")

@@ -4,19 +4,16 @@ import re
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import click
-
-from cl.commands import ENCODER, encoder_options, size_options
+from cl.commands.defaults import ENCODER, FILES, FOLDERS
 from cl.commands.inputs.paths import File
-from cl.console.command import entry_point
+from cl.commands.outputs.tables import check_target
+from cl.data.transform import Transform
+from cl.encoders import foreign, formats
+from cl.encoders.encoder import IMAGENET, transform_in, with_size
+from cl.networks.backbones import check_size
+from cl.runtime.tensor_files import licence
 
-if TYPE_CHECKING:
-    from cl.data.transform import Transform
-
-FILES = {"torchvision": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}  # formats and their suffixes
-FOLDERS = ("timm", "hub")
 LICENSE = re.compile(r"[a-z0-9.-]+")  # a name on the hub
 
 
@@ -62,12 +59,6 @@ def export(
         ValueError: the encoder is missing or damaged, the format does not support it, the export would
             overwrite it, an argument does not fit the format, or images of this size do not fit the network.
     """
-    from cl.commands.outputs.tables import check_target
-    from cl.encoders import foreign, formats
-    from cl.encoders.encoder import IMAGENET, transform_in, with_size
-    from cl.networks.backbones import check_size
-    from cl.runtime.tensor_files import licence
-
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     text = _check(format, path, license, card)
     check_target(path if format in FILES else path / formats.WEIGHTS, encoder)
@@ -117,7 +108,7 @@ def export(
     return exported
 
 
-def _inputs(transform: "Transform", has_size: bool) -> str:
+def _inputs(transform: Transform, has_size: bool) -> str:
     mean, std = ([round(value, 4) for value in values] for values in (transform.mean, transform.std))
     return (
         f"RGB in [0, 1], resized to {transform.resize} px and cropped to {transform.crop} px, mean {mean}, "
@@ -142,32 +133,3 @@ def _check(format: str, path: Path, license: str | None, card: File | None) -> s
     if card and not Path(card).is_file():
         raise ValueError(f"no file --card {card}; give Markdown such as report/tables.md")
     return Path(card).read_text(encoding="utf-8") if card else ""
-
-
-@click.command()
-@click.argument("format", type=click.Choice([*FILES, *FOLDERS]))
-@click.option(
-    "--to",
-    type=click.Path(path_type=Path),
-    help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
-)
-@encoder_options
-@size_options
-@click.option(
-    "--license",
-    help="For hub: the license by its name on the hub, such as cc-by-4.0; default: the recorded one.",
-)
-@click.option(
-    "--card",
-    type=click.Path(path_type=Path),
-    help="For hub: a file of Markdown to append to the model card, such as report/tables.md.",
-)
-@entry_point
-def command(format: str, **options: Any) -> None:
-    """Write an encoder in the FORMAT of another program.
-
-    timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, for upload to the
-    Hugging Face hub. onnx: images of the encoder's size to features.
-    """
-    done = export(format, **options)
-    click.echo(f"{done.path}: {done.network}, {done.width} features; {done.inputs}")

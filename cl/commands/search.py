@@ -2,29 +2,28 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-import click
+import numpy as np
 
-from cl.commands import ENCODER, encoder_options
+from cl.commands.defaults import ENCODER, MATCHES
+from cl.commands.embed import embed
+from cl.commands.inputs import matching
+from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File, Inputs
-from cl.console.command import entry_point, progress
+from cl.commands.outputs import pictures
+from cl.commands.outputs.tables import target_of
+from cl.console.command import progress
+from cl.console.progress import silent
+from cl.encoders.encoder import Encoder
+from cl.features.knn import nearest_in_array
+from cl.runtime.tables import columns_of, write_table
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from cl.commands.inputs.feature_files import Features
-    from cl.encoders.encoder import Encoder
-
-USUAL = 10  # images per query
-MANY = 1_000_000  # images; searching more may be worth an index
 LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
 PICTURES = 10_000  # on a page at most: 60 MB
-RECALL_QUERIES = 100  # queries on which an index is compared with the exact search
 
 
 class Match(NamedTuple):
@@ -48,8 +47,8 @@ class Matches:
 
     queries: list[str]
     names: list[str]
-    positions: "np.ndarray"
-    cosines: "np.ndarray"
+    positions: np.ndarray
+    cosines: np.ndarray
 
     def rows(self) -> Iterator[Match]:
         """Every match."""
@@ -62,10 +61,9 @@ def search(
     features: File,
     queries: Inputs,
     *,
-    encoder: "File | Encoder" = ENCODER,
+    encoder: File | Encoder = ENCODER,
     top: int | None = None,
     to: File | None = None,
-    approximate: bool = False,
     prefix: str | None = None,
 ) -> Matches:
     """The `top` images with the largest cosine similarity to each query; of equal ones the first.
@@ -76,44 +74,31 @@ def search(
             images; or files of features. A name comes before a file of that name: `./a.jpg` is the file.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned. Names and
             files of features need none.
-        top: images per query; None: USUAL, or all if there are fewer.
+        top: images per query; None: MATCHES, or all if there are fewer.
         to: a file to write: .html with the pictures, or .csv or .parquet with the columns query, rank, name
             and cosine.
-        approximate: search with a FAISS index, kept beside `features`, and print its recall.
         prefix: which encoder to use if the file contains several.
 
     Raises:
         ValueError: a file is missing or damaged, features came from another encoder or are not finite, `top`
-            exceeds the number of images, a page would show too many pictures, or FAISS is not installed.
+            exceeds the number of images, or a page would show too many pictures.
     """
-    import numpy as np
-
-    from cl.commands.inputs import matching
-    from cl.commands.outputs import pictures
-    from cl.commands.outputs.tables import target_of
-    from cl.console.progress import silent
-    from cl.features.knn import nearest_in_array
-    from cl.runtime.tables import columns_of, write_table
-
     path = Path(features).expanduser()
     target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
     bank = matching.read(path)
-    if len(bank.names) > MANY and not approximate:
-        progress("search").say(f"{len(bank.names)} images; --approximate keeps an index, which is faster")
     given = [queries] if isinstance(queries, str | PathLike) else queries
     parts = _queries([fspath(query) for query in given], bank, path, encoder, prefix)
     names = [name for part, _ in parts for name in part.names]
     rows = np.concatenate([part.features for part, _ in parts]) if len(parts) > 1 else parts[0][0].features
     own = np.concatenate([positions for _, positions in parts])
     others = len(bank.names) - bool((own >= 0).any())
-    top = min(USUAL, others) if top is None else top
+    top = min(MATCHES, others) if top is None else top
     if not 1 <= top <= others:
         raise ValueError(f"top={top}, but {path} has {others} images to find; choose at most {others}")
     if target and target.suffix == ".html" and len(names) * top > PICTURES:
         raise ValueError(f"{target} would show {len(names)} x {top} pictures, at most {PICTURES}; write .csv")
     show = progress("search").count if len(names) * len(bank.names) > LONG else silent
-    find = partial(_approximately, path) if approximate else partial(nearest_in_array, count=show)
-    cosines, positions = find(rows, bank.features, min(top + 1, len(bank.names)))
+    cosines, positions = nearest_in_array(rows, bank.features, min(top + 1, len(bank.names)), show)
     last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last
     matches = Matches(
         names, bank.names, np.take_along_axis(positions, last, 1), np.take_along_axis(cosines, last, 1)
@@ -129,18 +114,12 @@ def search(
 
 def _queries(
     queries: list[str],
-    bank: "Features",
+    bank: Features,
     path: Path,
-    encoder: "File | Encoder",
+    encoder: File | Encoder,
     prefix: str | None,
-) -> "list[tuple[Features, np.ndarray]]":
+) -> list[tuple[Features, np.ndarray]]:
     """Features of the queries: of images, then names and files; and their positions in the bank, else -1."""
-    import numpy as np
-
-    from cl.commands.embed import embed
-    from cl.commands.inputs import matching
-    from cl.commands.inputs.feature_files import Features
-
     parts, images = [], []
     names = {*queries}.intersection(bank.names)
     for given in queries:
@@ -173,8 +152,8 @@ def _queries(
 
 
 def _pictures(
-    matches: Matches, parts: "list[tuple[Features, np.ndarray]]", bank: "Features"
-) -> "Iterator[list[tuple[Path, str]]]":
+    matches: Matches, parts: list[tuple[Features, np.ndarray]], bank: Features
+) -> Iterator[list[tuple[Path, str]]]:
     """For each query: the paths of its picture and of the pictures found, and what to write below them."""
     folder = Path(bank.notes.get("folder", ""))
     queries = [Path(part.notes.get("folder", "")) / name for part, _ in parts for name in part.names]
@@ -182,49 +161,3 @@ def _pictures(
     for query, name in zip(queries, matches.queries, strict=True):
         similar = [(folder / other, f"{cosine:.3f} {other}") for _, _, other, cosine in islice(rows, top)]
         yield [(query, name), *similar]
-
-
-def _approximately(
-    path: Path, queries: "np.ndarray", bank: "np.ndarray", k: int
-) -> "tuple[np.ndarray, np.ndarray]":
-    """As `nearest_in_array`, by an index beside the features, whose recall is printed."""
-    from cl.features import approximate
-    from cl.features.knn import nearest_in_array
-
-    show = progress("search")
-    index = approximate.index_of(bank, path.with_name(f"{path.name}.faiss"), path, show.say)
-    cosines, positions = approximate.nearest(index, queries, k)
-    sample = queries[:: -(-len(queries) // RECALL_QUERIES)]
-    _, exact = nearest_in_array(sample, bank, k)
-    recall = approximate.recall(positions[:: -(-len(queries) // RECALL_QUERIES)], exact)
-    show.say(f"the index finds {100 * recall:.1f} % of the {k} nearest images of {len(sample)} queries")
-    return cosines, positions
-
-
-@click.command()
-@click.argument("features", type=click.Path(path_type=Path))
-@click.argument("queries", nargs=-1, required=True, type=click.Path())
-@click.option("--top", type=click.IntRange(min=1), help=f"Images per query.  [default: {USUAL}]")
-@encoder_options
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
-)
-@click.option(
-    "--approximate", is_flag=True, help="Use a FAISS index, kept beside FEATURES; its recall is printed."
-)
-@entry_point
-def command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:
-    """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.
-
-    QUERIES are names in FEATURES, images, folders, lists or tables of images, or other files of features. A
-    name in FEATURES comes before a file of that name here, which is ./NAME. Images are embedded by the
-    encoder, which must be the one that gave the features.
-    """
-    matches = search(features, queries, to=to, **options)
-    if to:
-        click.echo(f"{to}: {len(matches.queries)} queries, {matches.positions.shape[1]} images each")
-        return
-    for query, rank, name, cosine in matches.rows():
-        if rank == 1 and len(matches.queries) > 1:
-            click.echo(query)
-        click.echo(f"{cosine:.3f} {name}")

@@ -2,13 +2,12 @@
 
 import inspect
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
-from cl.networks import backbones
 from cl.networks.backbones import BackboneConfig
 from cl.networks.backbones import timm as timm_backbone
 from cl.networks.backbones.resnet import BLOCKS
@@ -22,6 +21,13 @@ ARGUMENTS = {"img_size", "dynamic_img_size", "num_classes", "global_pool", "zero
 # Those of a vision transformer that its tensors show, and its heads, which metadata hold.
 SHOWN = {"patch_size", "embed_dim", "depth", "init_values", "reg_tokens", "no_embed_class", "fc_norm"}
 SHOWN |= {"num_heads"}
+# Arguments that no tensor shows: whether a value is possible, and what it must be.
+EXPECTED: dict[str, tuple[Callable[[Any], object], str]] = {
+    "num_heads": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
+    "global_pool": (lambda value: isinstance(value, str), "a name such as token or avg"),
+    "stem_padding": (lambda value: value in (1, 2), "1 or 2 (pixels)"),
+    "img_size": (lambda value: _side(value), "pixels such as 224"),
+}
 
 
 def metadata(description: dict[str, Any]) -> dict[str, str]:
@@ -42,22 +48,17 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
     """
     arguments, recorded = _part(description, "model_args"), _part(description, "pretrained_cfg")
     arguments = {key: value for key, value in arguments.items() if value is not None}  # as timm does
-    heads, pool = arguments.get("num_heads"), arguments.get("global_pool")
-    padding = arguments.get("stem_padding")
-    if heads is not None and not (isinstance(heads, int) and heads > 0):
-        raise ValueError(f"config.json has num_heads={heads!r:.40}, expected a whole number above 0")
-    if pool is not None and not isinstance(pool, str):
-        raise ValueError(f"config.json has global_pool={pool!r:.40}, expected a name such as token or avg")
-    if padding not in (None, 1, 2):
-        raise ValueError(f"config.json has stem_padding={padding!r:.40}, expected 1 or 2 (pixels)")
+    for key, (is_possible, expected) in EXPECTED.items():
+        if key in arguments and not is_possible(arguments[key]):
+            raise ValueError(f"config.json has {key}={arguments[key]!r:.40}, expected {expected}")
     name = description.get("architecture")
     name = name if isinstance(name, str) else ""
     network = _network(name)
     config = _config(name, network, arguments, recorded)
     values = {
-        "heads": heads or _heads(network),
-        "stem_padding": padding and int(padding),
-        "pool": POOLS.get(pool or ""),
+        "heads": arguments.get("num_heads") or _heads(network),
+        "stem_padding": int(arguments.get("stem_padding", 0)),
+        "pool": POOLS.get(arguments.get("global_pool", "")),
         "license": recorded.get("license"),
     }
     if normalisation := {key: recorded[key] for key in ("mean", "std") if key in recorded}:
@@ -95,8 +96,7 @@ def _config(
 ) -> timm_backbone.Config | None:
     """Our configuration; None for what is recognised by its tensors. Refuses arguments that would be lost."""
     others = {key for key in arguments if key not in ARGUMENTS and "drop" not in key}
-    if arguments.get("in_chans") == 3:
-        others.remove("in_chans")
+    others -= {"in_chans"} if arguments.get("in_chans") == 3 else set()
     known: set[str] = set()
     pool, pools = arguments.get("global_pool"), list[Any](POOLS)
     if name in BLOCKS:
@@ -115,23 +115,23 @@ def _config(
     if pool not in (None, *pools):
         wrong.add("global_pool")
     if wrong:
-        found = ", ".join(f"{key}={arguments[key]!r:.40}" for key in sorted(wrong))
+        given = ", ".join(f"{key}={arguments[key]!r:.40}" for key in sorted(wrong))
         raise ValueError(
-            f"config.json has {found}, which is not supported; without it, features would differ"
+            f"config.json has {given}, which is not supported; without it, features would differ"
         )
     if others or network is None:
         return None
-    input_size = recorded.get("input_size")
-    if not isinstance(input_size, list) or len(input_size) != 3:
-        input_size = network.pretrained_cfg["input_size"]
-    side = arguments.get("img_size") or input_size
-    size = side[-1] if isinstance(side, list | tuple) and side else side
-    if not (isinstance(size, int) and size > 0):
-        raise ValueError(f"config.json has a size of images of {side!r:.40}, expected pixels such as 224")
-    pool = POOLS.get(pool or "")
+    sides = (_side(size) for size in (arguments.get("img_size"), recorded.get("input_size")))
+    size = next(filter(None, sides), network.pretrained_cfg["input_size"][-1])
     return timm_backbone.Config(
-        kind="timm", name=name, size=size, pool=pool, drop_path=0, checkpointing=False
+        kind="timm", name=name, size=size, pool=POOLS.get(pool or ""), drop_path=0, checkpointing=False
     )
+
+
+def _side(size: Any) -> int | None:
+    """The last or only side of a size of images in pixels; None if it is something else."""
+    side = size[-1] if isinstance(size, list | tuple) and size else size
+    return side if isinstance(side, int) and side > 0 else None
 
 
 def config(metadata: dict[str, str], file: str) -> BackboneConfig | None:
@@ -163,24 +163,3 @@ def first_of(error: ValidationError) -> str:
     """The first error in recorded values, in one line."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {str(first['input'])[:40]!r}"
-
-
-def prefixes(tensors: dict[str, Tensor], config: BackboneConfig, file: str) -> list[str]:
-    """The prefixes below which most names of this network's tensors occur; blocks may repeat the first name.
-
-    Raises:
-        ValueError: timm does not know the network, or cannot build it from these settings.
-    """
-    try:
-        with torch.device("meta"):
-            names = list(backbones.build(config).state_dict())
-    except (AssertionError, RuntimeError, TypeError) as error:  # networks differ in what they raise
-        reason = backbones.reason_of(error)
-        raise ValueError(f"{file} names a {config.title}, which cannot be built ({reason})") from None
-    starts = (name.removesuffix(names[0]) for name in tensors if name.endswith(names[0]))
-    return [
-        start
-        for start in starts
-        if (not start or start.endswith("."))
-        and 2 * sum(start + name in tensors for name in names) > len(names)
-    ]

@@ -1,12 +1,12 @@
 """ResNets recognised by their tensors, with the names of torchvision, lightly and others."""
 
 import re
-from typing import Literal, cast
+from collections.abc import Callable
+from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
-from cl.encoders._checkpoints import LIGHTNING, Recognised, fill
-from cl.networks import backbones
+from cl.encoders._checkpoints import LIGHTNING, Converted
 from cl.networks.backbones.resnet import BLOCKS, WIDTHS, Config, Name
 from cl.runtime.base_config import one_of
 from cl.runtime.tensor_files import below
@@ -16,36 +16,32 @@ HEADS = {"fc", "linear", "head", "heads", "classifier", "projection", "projector
 HEADS |= {"proj", "pred", "prototypes", "mlp", "neck", "logits", "contrast", "classif"}
 OURS = ("network", "parameters", "transform")  # metadata that only our files have
 STAGES = [f"layer{number}" for number in range(1, 5)]
+# How encoders differ from ours, and what makes ours equal.
+MENDS: dict[str, Callable[[Any], None]] = {
+    # lightly's own ResNet applies ReLU as a function, which an nn.Sequential of its children loses
+    (NO_RELU := "without the first ReLU"): lambda network: setattr(network, "relu", nn.Identity()),
+    (WIDE := "with wider padding of the first convolution"): lambda network: setattr(
+        network.conv1, "padding", (2, 2)
+    ),
+}
 
 
-def prefixes(tensors: dict[str, Tensor]) -> list[str]:
-    """The prefix of each ResNet's tensor names, before `layer1.0.` or the first numbered stage."""
-    starts = (re.fullmatch(r"((?:.*\.)?)(?:layer1|\d+)\.0\.conv1\.weight", name) for name in tensors)
-    return list(dict.fromkeys(match[1] for match in starts if match))
-
-
-def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str], file: str) -> Recognised:
-    """The ResNet below a prefix; raises ValueError if it contains unknown tensors."""
-    encoder = below(tensors, prefix)
-    named = _rename(encoder)
+def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str], file: str) -> Converted:
+    """The ResNet below a prefix; raises ValueError if it has an unknown architecture."""
+    named = _rename(below(tensors, prefix))
     config = _config(named, file)
-    network = backbones.build_to_fill(config)
-    fill(network, named, f"{config.name} with {config.stem} stem", file)
-    deviation = doubt = ""
-    if "2.0.conv1.weight" in encoder:
-        # lightly's own ResNet applies ReLU as a function, which an nn.Sequential of its children loses
-        network.relu, deviation = nn.Identity(), "without the first ReLU"
+    deviations = [NO_RELU] if f"{prefix}2.0.conv1.weight" in tensors else []
     padding = _padding(tensors, prefix, metadata) if config.stem == "small" else 1
+    doubt = ""
     if padding == 2:
-        cast(nn.Conv2d, network.conv1).padding = (2, 2)
-        deviation = "with wider padding of the first convolution"
+        deviations.append(WIDE)
     elif padding is None:
-        deviation = "perhaps with wider padding of the first convolution"
+        deviations.append(f"perhaps {WIDE}")
         doubt = (
             f"{file} does not show whether its first 3x3 convolution pads images by 1 pixel, as most do, "
             'or by 2, as solo-learn; write {"model_args": {"stem_padding": 1}} or 2 to config.json beside it'
         )
-    return Recognised(network, config, deviation, doubt)
+    return Converted(config, named, deviations, doubt)
 
 
 def _padding(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str]) -> int | None:

@@ -12,12 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cl.encoders._checkpoints import Recognised, fill
-from cl.networks import backbones
+from cl.encoders._checkpoints import Converted
 from cl.networks.backbones import BackboneConfig, timm, vit
 from cl.runtime.tensor_files import below
 
-ENCODER = re.compile(r"((?:.*\.)?)blocks\.0\.(?:0\.)?attn\.qkv\.weight")
 # DINOv2 trains blocks in chunks. Their names have two numbers; the second counts through all chunks.
 CHUNK = re.compile(r"^blocks\.\d+\.(?=\d+\.)")
 # Heads, the token that replaces masked patches (DINOv2, MAE), and MAE's decoder.
@@ -28,13 +26,7 @@ SIZES = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge"}  #
 LAYER_SCALE = 1e-5  # DINOv2's initial value, which the tensors replace
 
 
-def prefixes(tensors: dict[str, Tensor]) -> list[str]:
-    """The prefix of each vision transformer's tensor names, before `blocks.0.`."""
-    starts = dict.fromkeys(match[1] for name in tensors if (match := ENCODER.fullmatch(name)))
-    return [start for start in starts if any(name.startswith(f"{start}patch_embed.") for name in tensors)]
-
-
-def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str], file: str) -> Recognised:
+def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str], file: str) -> Converted:
     """The vision transformer below a prefix.
 
     Unless the metadata say otherwise, its features are the class token after the last norm, as in the papers'
@@ -54,19 +46,16 @@ def recognise(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
             "MAE; if timm publishes it, give timm:<name>, or put timm's config.json beside timm's file"
         )
     heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
-    deviation = doubt = ""
+    deviations, doubt = (), ""
     if "heads" not in metadata and heads < 12 and _has_sines(named, rows_first=False):
-        deviation = "perhaps with 12 heads"
+        deviations = ("perhaps with 12 heads",)
         doubt = (
             f"{file} has the positions of MAE, and does not show whether it has {heads} heads, as most do, "
             'or 12, as solo-learn\'s do; write {"model_args": {"num_heads": 12}} '
             f"or {heads} to config.json beside it"
         )
     pool: Any = metadata.get("pool", "cls")
-    config = _config(named, heads, pool, file)
-    network = backbones.build_to_fill(config)
-    fill(network, named, config.title, file)
-    return Recognised(network, config, deviation, doubt)
+    return Converted(_config(named, heads, pool, file), named, deviations, doubt)
 
 
 def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

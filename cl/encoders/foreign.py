@@ -3,18 +3,18 @@
 import hashlib
 import json
 import re
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cl.encoders import _checkpoints, _descriptions, _resnets, _transformers, published
-from cl.encoders._checkpoints import Recognised
+from cl.encoders._checkpoints import ARCH, Converted
 from cl.networks import backbones
 from cl.networks.backbones import Backbone, BackboneConfig
-from cl.runtime.tensor_files import below, fingerprint
+from cl.runtime.tensor_files import below, check_values, fingerprint
 
 ORIGINS = {  # by the prefix of an encoder's tensor names
     "": "names of torchvision or timm",
@@ -24,16 +24,24 @@ ORIGINS = {  # by the prefix of an encoder's tensor names
     "backbone.": "solo-learn or lightly",
     "teacher.backbone.": "the teacher of DINO or DINOv2",
 }
+DESCRIBED = "named by its metadata, its description or timm"  # the origin of others
 # Prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
 TARGETS = re.compile(r"(encoder_k|momentum|target|ema)", re.IGNORECASE)
 TEACHER = re.compile(r"teacher", re.IGNORECASE)
+Converter = Callable[[dict[str, Tensor], str, dict[str, str], str], Converted]
+# Networks recognised by their tensors: the name of a tensor that each has once, in regular expressions; the
+# beginning of other names beside it; and what converts the tensors.
+KINDS: tuple[tuple[str, str, Converter], ...] = (
+    (r"(?:layer1|\d+)\.0\.conv1\.weight", "", _resnets.converted),
+    (r"blocks\.0\.(?:0\.)?attn\.qkv\.weight", "patch_embed.", _transformers.converted),
+)
 
 
 class ForeignEncoder(NamedTuple):
     """An encoder in eval mode, its configuration, and its origin as far as known.
 
     metadata: from a safetensors file and timm's description; empty for others.
-    deviation, doubt: as in `Recognised`.
+    deviation, doubt: as in `Converted`; empty for none.
     """
 
     network: Backbone
@@ -65,7 +73,7 @@ class ForeignEncoder(NamedTuple):
         return values if values.shape == (2, 3) else None
 
 
-def load(file: str, prefix: str | None = None, *, exact: bool = True) -> ForeignEncoder:
+def load(file: str, prefix: str | None = None, *, exact: bool = True, name: str = "") -> ForeignEncoder:
     """Read the encoder in a file.
 
     The file or timm's config.json beside it names the architecture; otherwise, or if a checkpoint's `arch`
@@ -77,60 +85,126 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True) -> Foreign
         prefix: the prefix of its tensor names, if the file holds several encoders.
         exact: refuse an encoder whose features the file does not determine; further training needs only the
             weights.
+        name: what messages call the file; empty for `file`.
 
     Raises:
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
             hold exactly one network of a known architecture with finite weights.
     """
-    path, known = published.fetch(file) if published.is_name(file) else (Path(file), {})
+    path, known = published.fetch(file)
     tensors, metadata = _checkpoints.read(path, prefix)
-    found = recognise(tensors, metadata | known, file, prefix)
-    if exact and found.doubt:
-        raise ValueError(found.doubt)
-    return found
+    encoder = _recognised(tensors, metadata | known, name or file, prefix)
+    if exact and encoder.doubt:
+        raise ValueError(encoder.doubt)
+    encoder.network.eval()
+    return encoder
 
 
-def recognise(
-    tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None = None
+def _recognised(
+    tensors: dict[str, Tensor], metadata: dict[str, str], file: str, prefix: str | None
 ) -> ForeignEncoder:
-    """The encoder with these tensors, even if there is `doubt`; see `load`."""
-    config = _descriptions.config(metadata, file)
-    layouts: dict[str, ModuleType] = {
-        start: layout for layout in (_resnets, _transformers) for start in layout.prefixes(tensors)
-    }
-    found = None
-    if config:
+    converters = _converters(tensors)
+    if config := _descriptions.config(metadata, file):
         try:
-            found = _described(tensors, config, file, prefix)
-            origin = "named by its metadata, its description or timm"
+            bodies = _bodies(config, tensors, file)
+            body = bodies[_chosen(list(bodies), tensors, file, prefix, config.title)]
+            return ForeignEncoder(_filled(config, body, file), config, DESCRIBED, metadata)
         except ValueError:
-            if _checkpoints.ARCH not in metadata or not layouts:
+            if ARCH not in metadata or not converters:
                 raise
-    if not found:
-        if not layouts and "transformers" in metadata:
+    if not converters and "transformers" in metadata:
+        raise ValueError(
+            f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose tensor names "
+            "are not supported; give the same weights in timm's format, such as timm:<name>"
+        )
+    prefix = _chosen(list(converters), tensors, file, prefix)
+    config, named, deviations, doubt = converters[prefix](tensors, prefix, metadata, file)
+    network = _filled(config, named, file)
+    for deviation in _resnets.MENDS.keys() & deviations:
+        _resnets.MENDS[deviation](network)
+    origin = ORIGINS.get(prefix, f"names below {prefix!r}")
+    return ForeignEncoder(network, config, origin, metadata, " and ".join(deviations), doubt)
+
+
+def _converters(tensors: dict[str, Tensor]) -> dict[str, Converter]:
+    """What converts each encoder that is recognised by its tensors, by the prefix of their names."""
+    return {
+        match[1]: converter
+        for once, beside, converter in KINDS
+        for name in tensors
+        if (match := re.fullmatch(rf"((?:.*\.)?){once}", name))
+        and any(other.startswith(match[1] + beside) for other in tensors)
+    }
+
+
+def _bodies(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> dict[str, dict[str, Tensor]]:
+    """The tensors of each network that may have this configuration, without heads, by their prefix.
+
+    Most names of the network's tensors must occur; blocks may repeat the first name.
+
+    Raises:
+        ValueError: timm does not know the network, or cannot build it from these settings.
+    """
+    try:
+        with torch.device("meta"):
+            names = list(backbones.build(config).state_dict())
+    except (AssertionError, RuntimeError, TypeError) as error:  # networks differ in what they raise
+        reason = backbones.reason_of(error)
+        raise ValueError(f"{file} names a {config.title}, which cannot be built ({reason})") from None
+    known = set(names)
+    starts = (name.removesuffix(names[0]) for name in tensors if name.endswith(names[0]))
+    bodies = {start: below(tensors, start) for start in starts if not start or start.endswith(".")}
+    return {
+        start: {name: body[name] for name in body if name in known or not _resnets.is_head(name)}
+        for start, body in bodies.items()
+        if 2 * len(known & body.keys()) > len(known)
+    }
+
+
+def _filled(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> Backbone:
+    """The network with all of an encoder's tensors.
+
+    Raises:
+        ValueError: names or shapes differ, so this is another network; or values are not finite, or
+            impossible.
+    """
+    network = backbones.build_to_fill(config)
+    expected = network.state_dict()
+    for name in tensors:
+        if name in expected and expected[name].is_floating_point() and (kind := _unusable(tensors[name])):
             raise ValueError(
-                f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose tensor "
-                "names are not supported; give the same weights in timm's format, such as timm:<name>"
+                f"{file} has {kind} numbers in {name}, expected floating-point numbers; save the weights "
+                "before they are quantised or packed"
             )
-        prefix = _choose_prefix(list(layouts), tensors, file, prefix)
-        found = layouts[prefix].recognise(tensors, prefix, metadata, file)
-        origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    network = found.network.eval()
-    return ForeignEncoder(network, found.config, origin, metadata, found.deviation, found.doubt)
+    # Files from before torch 0.4.1 lack the counters of batches, which nothing here reads.
+    counters = {name: torch.tensor(0) for name in expected if name.endswith("num_batches_tracked")}
+    tensors = counters | tensors
+    shared = tensors.keys() & expected.keys()
+    differences = [f"has {name}, which this network lacks" for name in tensors.keys() - shared]
+    differences += [f"lacks {name}" for name in expected.keys() - shared]
+    differences += [
+        f"has {name} of shape {list(tensors[name].shape)}, expected {list(expected[name].shape)}"
+        for name in shared
+        if tensors[name].shape != expected[name].shape
+    ]
+    if differences:
+        more = f" (and {len(differences) - 1} more differences)" if differences[1:] else ""
+        raise ValueError(
+            f"{file} is not a {config.title}: it {min(differences)}{more}; for another network of timm, put "
+            "timm's config.json beside the file"
+        )
+    network.load_state_dict(tensors)
+    check_values(network.state_dict(), file)  # after the conversion, which may overflow
+    return network
 
 
-def _described(
-    tensors: dict[str, Tensor], config: BackboneConfig, file: str, prefix: str | None
-) -> Recognised:
-    """The network of a known configuration, without what follows its features."""
-    prefixes = _descriptions.prefixes(tensors, config, file)
-    prefix = _choose_prefix(prefixes, tensors, file, prefix, config.title)
-    found = Recognised(backbones.build_to_fill(config), config)
-    known = found.network.state_dict()
-    named = below(tensors, prefix).items()
-    body = {name: tensor for name, tensor in named if name in known or not _resnets.is_head(name)}
-    _checkpoints.fill(found.network, body, config.title, file)
-    return found
+def _unusable(tensor: Tensor) -> str:
+    """The kind of numbers in a tensor if they cannot be weights; otherwise empty."""
+    if tensor.layout is not torch.strided:
+        return "sparse"
+    if tensor.is_meta:
+        return "no"
+    return "" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
 
 
 def identity(network: Backbone, architecture: str) -> str:
@@ -138,7 +212,7 @@ def identity(network: Backbone, architecture: str) -> str:
     return hashlib.sha256(f"{fingerprint(network)} {architecture}".encode()).hexdigest()
 
 
-def _choose_prefix(
+def _chosen(
     prefixes: list[str],
     tensors: dict[str, Tensor],
     file: str,
@@ -154,17 +228,16 @@ def _choose_prefix(
     if prefix is not None:
         prefix = _checkpoints.unwrapped(prefix)
         if prefix not in prefixes:
-            found = ", ".join(map(repr, prefixes)) or "nothing"
-            raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {found}")
+            others = ", ".join(map(repr, prefixes)) or "nothing"
+            raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {others}")
         return prefix
-    evaluated = [start for start in prefixes if TEACHER.search(start)]
-    evaluated = evaluated or [start for start in prefixes if not TARGETS.search(start)] or prefixes
+    teachers = [start for start in prefixes if TEACHER.search(start)]
+    evaluated = teachers or [start for start in prefixes if not TARGETS.search(start)] or prefixes
     if len(evaluated) == 1:
         return evaluated[0]
+    held = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
+    remedy = "for another network of timm, put timm's config.json beside the file"
     if evaluated:
-        found = f"those below {', '.join(map(repr, evaluated))}"
+        held = f"those below {', '.join(map(repr, evaluated))}"
         remedy = "choose one with --prefix, prefix= or FILE:PREFIX"
-    else:
-        found = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
-        remedy = "for another network of timm, put timm's config.json beside the file"
-    raise ValueError(f"{file} should hold one {expected}, found {found}; {remedy}")
+    raise ValueError(f"{file} should hold one {expected}, found {held}; {remedy}")

@@ -22,12 +22,17 @@ def is_name(name: str) -> bool:
 
 
 def fetch(name: str) -> tuple[Path, dict[str, str]]:
-    """The file with these weights, and metadata such as license and network.
+    """The file with these weights, or of this name, and what is known of it, such as license and network.
 
     Raises:
         ValueError: the weights do not exist or cannot be downloaded.
     """
-    return _timm(name) if name.startswith("timm:") else (_torchvision(name), {})
+    if name.startswith("timm:"):
+        return _timm(name)
+    path = _torchvision(name) if name.startswith("torchvision:") else Path(name)
+    if not path.is_file():
+        raise ValueError(missing(path))
+    return path, {}
 
 
 def missing(path: Path) -> str:
@@ -84,15 +89,15 @@ def _timm(name: str) -> tuple[Path, dict[str, str]]:
     from huggingface_hub import hf_hub_download
 
     try:
-        found = timm.models.get_pretrained_cfg(model, allow_unregistered=False)
+        settings = timm.models.get_pretrained_cfg(model, allow_unregistered=False)
     except RuntimeError:
-        found = None
-    if found is None or not found.hf_hub_id:
+        settings = None
+    if settings is None or not settings.hf_hub_id:
         similar = ", ".join(timm.list_pretrained(f"{model.split('.')[0]}.*")[:6])
         remedy = f"; choose for example {similar}" if similar else ""
         raise ValueError(f"timm has no weights called {model}{remedy}")
     try:
-        file = hf_hub_download(found.hf_hub_id, "model.safetensors")
+        file = hf_hub_download(settings.hf_hub_id, "model.safetensors")
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
@@ -100,4 +105,6 @@ def _timm(name: str) -> tuple[Path, dict[str, str]]:
             "HF_HOME folder"
         ) from error
     architecture = model.split(".")[0]
-    return Path(file), metadata({"architecture": architecture, "pretrained_cfg": dataclasses.asdict(found)})
+    return Path(file), metadata(
+        {"architecture": architecture, "pretrained_cfg": dataclasses.asdict(settings)}
+    )

@@ -65,8 +65,8 @@ class EvaluationConfig(MeasurementConfig):
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """The encoder to evaluate.
+class EvaluatedEncoder:
+    """An encoder to evaluate.
 
     heads: modules applied to the backbone's features, by name ("embedding").
     representations: modules applied to images instead of the backbone, by name ("pixels").
@@ -95,7 +95,7 @@ class Context:
     checkpoints: the checkpoints of the training with a given name.
     """
 
-    encoder: Encoder
+    encoder: EvaluatedEncoder
     train: Reader
     val: Reader
     transform: Transform

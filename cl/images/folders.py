@@ -60,7 +60,7 @@ def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]
             left_out[reason] += 1
             continue
         name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
-        yield name, status_of(entry)
+        yield name.replace(os.sep, "/"), status_of(entry)
 
 
 def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[str]:

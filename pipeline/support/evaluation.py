@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cl.config import Params
-from cl.evaluations import Context, Encoder
+from cl.evaluations import Context, EvaluatedEncoder
 from cl.runtime.metric_info import measurements
 from cl.runtime.registry import module_of
 from cl.training.checkpoints import Checkpoints
@@ -14,7 +14,7 @@ from pipeline.support import command, locations
 
 def evaluate(
     name: str,
-    encoder: Encoder,
+    encoder: EvaluatedEncoder,
     params: Params,
     results: command.Results,
     checkpoints: Callable[[str], Checkpoints],

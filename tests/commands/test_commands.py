@@ -5,11 +5,10 @@ import shlex
 import subprocess
 import sys
 
-import click
 import pytest
 
 import cl
-from cl.commands import SUMMARIES, main
+from cl.commands import main
 from tests.support.project import ROOT
 from tests.support.stages import assert_refused
 
@@ -26,20 +25,20 @@ print({"torch", "numpy", "pyarrow", "PIL", "sklearn", "rich"} & set(sys.modules)
 
 
 def test_help_imports_nothing_that_takes_long() -> None:
-    command = [sys.executable, "-c", HELP, *SUMMARIES]
-    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    python = [sys.executable, "-c", HELP, *main.commands]
+    printed = subprocess.run(python, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert printed.endswith("set()\n")
-    for name, summary in SUMMARIES.items():
+    for name, command in main.commands.items():
         assert f"cl {name} [OPTIONS]" in printed or f"main {name} [OPTIONS]" in printed
-        assert summary in printed
+        assert command.short_help in printed
 
 
-@pytest.mark.parametrize("name", SUMMARIES)
+@pytest.mark.parametrize("name", main.commands)
 def test_a_command_is_a_function_of_cl_with_the_same_arguments(name) -> None:
-    command = main.get_command(click.Context(main), name)
     function = getattr(cl, name)
-    assert command is not None
-    assert {parameter.name for parameter in command.params} == set(inspect.signature(function).parameters)
+    assert {parameter.name for parameter in main.commands[name].params} == set(
+        inspect.signature(function).parameters
+    )
     assert function.__doc__
 
 

@@ -16,8 +16,6 @@ import torch
 
 import cl
 from cl.commands.inputs import feature_files
-from cl.commands.jobs import embedding
-from cl.features import maps
 from cl.runtime.files import exclusive
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
@@ -223,26 +221,6 @@ def test_encoders_in_half_precision_give_what_encoder_embed_gives(images, encode
         close(found.features, expected)
 
 
-def test_neighbours_of_a_map_are_found_by_all_cores(images, encoder, tmp_path, monkeypatch) -> None:
-    """Data workers have ended by then, and beside a GPU, other operations on the CPU have one thread."""
-    threads, nearest = [], maps.nearest
-    monkeypatch.setattr(embedding, "share_of_cores", lambda: 5)
-    monkeypatch.setattr(
-        maps, "nearest", lambda *found: threads.append(torch.get_num_threads()) or nearest(*found)
-    )
-    cl.embed(images / "folder 1", encoder=encoder, to=tmp_path / "map.parquet", map=True)
-    assert threads == [5]
-
-
-def test_too_few_images_for_a_map_leave_nothing(images, encoder, tmp_path) -> None:
-    few = sorted(images.glob("folder 1/*.jpg"))[:2]
-    with pytest.raises(ValueError, match="at least 3 images, found 2"):
-        cl.embed(few, encoder=encoder, to=tmp_path / "map.parquet", map=True)
-    assert not list(tmp_path.iterdir())
-    cl.embed(images / "folder 1", encoder=encoder, to=tmp_path / "map.parquet", map=True)
-    assert pq.read_schema(tmp_path / "map.parquet").names[2:] == ["projection_x", "projection_y", "neighbors"]
-
-
 def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/notes.txt").touch()
@@ -257,7 +235,6 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         "empty, found 1 with suffix .txt; give images": [tmp_path / "empty", *to, *of],
         "bad.csv has the columns species": [tmp_path / "bad.csv", *to, *of],
         "can be read: ValueError: not an image, or an unsupported": [tmp_path / "junk", *to, *of],
-        "--map needs columns beside the features, but": [images, "--to", tmp_path / "a.npy", *of, "--map"],
         "must be a file that ends in .parquet, .npy or .csv": [images, "--to", tmp_path / "features.h5"],
         "models/backbone.safetensors does not exist; give a checkpoint": [images, *to],
         "another process is writing": [images, "--to", tmp_path / "locked.npy", *of],

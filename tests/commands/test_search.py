@@ -1,8 +1,6 @@
 """cl search: its answers against a dense product, its files, and what it refuses."""
 
-import os
 import re
-import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -208,21 +206,3 @@ def test_an_encoder_that_records_no_size_gets_that_of_the_features(searched) -> 
         cl.search(features.with_suffix(".npy"), image, encoder=encoder)
     matches = cl.search(searched.folder / "features.npy", image, encoder=searched.encoder, top=1)
     assert matches.names[matches.positions[0, 0]] == "05.jpg" and matches.cosines[0, 0] > 0.9999
-
-
-def test_an_index_finds_the_same(searched) -> None:
-    path, features = searched.folder / "indexed.parquet", feature_files.read(searched.path)
-    # Built, then read, then of a file that replaced it and is older, then of fewer images at the same time.
-    for rows, time in ((np.s_[:], 2), (np.s_[:], 2), (np.s_[::-1], 0), (np.s_[1:], 0)):
-        with closing(feature_files.writer(path, features.features.shape[1:], features.notes)) as file:
-            file.append(features.names[rows], np.ascontiguousarray(features.features[rows]))
-        os.utime(path, (time, time))
-        found = cl.search(path, path, top=3, approximate=True)
-        exact = cl.search(path, path, top=3)
-        np.testing.assert_array_equal(found.positions, exact.positions)
-
-
-def test_an_index_without_faiss_says_what_to_install(searched, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ValueError, match="pip install faiss-cpu"):
-        cl.search(searched.path, "03.jpg", approximate=True)

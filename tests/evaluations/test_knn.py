@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from cl.data.sets import EvalSet
-from cl.evaluations import Context, Encoder, knn
+from cl.evaluations import Context, EvaluatedEncoder, knn
 from cl.features.extraction import Pixels, extract
 from tests.support.files import read_csv
 
@@ -37,7 +37,7 @@ def test_every_representation_is_evaluated(context) -> None:
     assert set(metrics) == {"backbone", "embedding", "pixels"}
     assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context))
     # The head's score is that of a backbone that ends in this head.
-    whole = replace(context, encoder=Encoder(nn.Sequential(context.backbone, head)))
+    whole = replace(context, encoder=EvaluatedEncoder(nn.Sequential(context.backbone, head)))
     assert metrics["embedding"] == knn.evaluate(config(), whole)["backbone"]
     assert metrics["backbone"] == knn.evaluate(config(), context)["backbone"]
     assert len((context.out / "classes.csv").read_text().splitlines()) == 21

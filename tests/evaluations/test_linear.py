@@ -15,7 +15,7 @@ from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.console.stop import StoppedError
 from cl.data.order import Plan
 from cl.data.sets import EvalSet
-from cl.evaluations import Encoder, linear
+from cl.evaluations import EvaluatedEncoder, linear
 from cl.features.extraction import extract
 from cl.networks import backbones
 from cl.runtime.tensor_files import fingerprint
@@ -159,7 +159,7 @@ def test_linear_evaluation_detects_a_backbone_that_changes(context, params) -> N
             self.seen += 1
             return x.mean((2, 3)).repeat(1, 2)[:, :4]
 
-    leaky = replace(context, encoder=Encoder(Leaky()))
+    leaky = replace(context, encoder=EvaluatedEncoder(Leaky()))
     with pytest.raises(AssertionError, match="linear evaluation has changed the backbone"):
         linear.evaluate(short(params.evaluations["linear"]), leaky)
 
@@ -168,7 +168,7 @@ def test_the_features_of_the_last_blocks_are_those_that_are_classified(context, 
     settings = short(params.evaluations["linear"], epochs=1).model_copy(
         update={"features": "cached", "blocks": 2}
     )
-    encoder = Encoder(backbones.build(backbone("test_vit")).eval())
+    encoder = EvaluatedEncoder(backbones.build(backbone("test_vit")).eval())
     linear.evaluate(settings, replace(context, encoder=encoder))
     (weight,) = (x for name, x in trained(context).items() if name.endswith("heads.0.weight"))
     assert weight.shape[1] == 2 * encoder.backbone.fc_features

@@ -25,7 +25,7 @@ FILES = [
     "pipeline/conf/evaluation/centroid.yaml",
 ]
 KINDS = [Path(name).stem for name in FILES if name.endswith(".py")]
-COMMAND = "cl/commands/width.py"
+COMMAND = ["cl/commands/width.py", "cl/commands/__init__.py"]  # the last grows
 SUITES = [
     "tests/evaluations/test_contract.py",
     "tests/losses/test_losses.py",
@@ -53,11 +53,12 @@ def paste(folder: Path, *names: str) -> None:
     """Write files as CONTRIBUTING.md prints them."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
     blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", page, re.DOTALL)
-    for name, text in zip([*FILES, COMMAND], blocks, strict=True):
+    for name, text in zip([*FILES, *COMMAND], blocks, strict=True):
         assert f"`{name}`" in page
         if name in names:
-            assert not (folder / name).exists()
-            (folder / name).write_text(text)
+            assert (folder / name).exists() == (name == COMMAND[-1])
+            with (folder / name).open("a") as file:
+                file.write(text)
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
@@ -66,9 +67,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 def test_the_command_answers(tmp_path) -> None:
     shutil.copytree(ROOT / "cl", tmp_path / "cl", ignore=shutil.ignore_patterns("__pycache__"))
-    paste(tmp_path, COMMAND)
-    listed = tmp_path / "cl/commands/__init__.py"
-    listed.write_text(listed.read_text().replace("SUMMARIES = {", 'SUMMARIES = {\n    "width": "Print it.",'))
+    paste(tmp_path, *COMMAND)
     offered = tmp_path / "cl/__init__.py"
     offered.write_text(offered.read_text().replace("__all__ = [", '__all__ = [\n    "width",'))
     save_encoder(tmp_path / "encoder.safetensors")

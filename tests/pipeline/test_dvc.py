@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import cl
-from cl.commands.export import FILES, FOLDERS
+from cl.commands.defaults import FILES, FOLDERS
 from cl.config import load
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet

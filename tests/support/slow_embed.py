@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.distributed import distributed_c10d
 
-from cl.commands.embed import command
+from cl.commands import embed_command
 from cl.commands.jobs import embedding
 from cl.console import launch
 from tests.support import embed  # noqa: F401, it makes parts small
@@ -35,4 +35,4 @@ embedding.EmbeddingJob.begin = slowly(embedding.EmbeddingJob.begin)  # type: ign
 embedding.merge = slowly(embedding.merge)
 
 if __name__ == "__main__":
-    command()
+    embed_command()

@@ -104,7 +104,7 @@ def _enter(folder: Path) -> None:
 def _answer(stage: Stage) -> Answer:
     name, *arguments = stage.arguments
     module = importlib.import_module(f"{stage.package}.{name}")
-    main = module.main if stage.package == "pipeline" else module.command
+    main = module.main if stage.package == "pipeline" else commands.main.commands[name]
     result = CliRunner().invoke(main, arguments, env=stage.variables)
     error = result.exception
     unanswered = error is not None and not isinstance(error, SystemExit)

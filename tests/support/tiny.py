@@ -13,7 +13,7 @@ from torch import nn
 from cl import config
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.evaluations import Context, Encoder
+from cl.evaluations import Context, EvaluatedEncoder
 from cl.features.extraction import Pixels
 from cl.images.folders import images_below
 from cl.images.image import Splits
@@ -114,7 +114,9 @@ def evaluated(
     """The context of an evaluation, with changes; each training has its own folder of checkpoints."""
     number = itertools.count()
     about_encoder = {"representations": {"pixels": Pixels()}}
-    about_encoder |= {key: changes.pop(key) for key in list(changes) if key in Encoder.__dataclass_fields__}
+    about_encoder |= {
+        key: changes.pop(key) for key in list(changes) if key in EvaluatedEncoder.__dataclass_fields__
+    }
     usual = {
         "transform": transform(params.dataset),
         "seed": 0,
@@ -122,5 +124,5 @@ def evaluated(
         "progress": Progress("test", Console(file=io.StringIO())),
         "checkpoints": lambda part: Checkpoints(out / "checkpoints" / f"{next(number)}-{part}"),
     }
-    encoder = Encoder(backbone.eval(), **about_encoder)  # type: ignore[arg-type]
+    encoder = EvaluatedEncoder(backbone.eval(), **about_encoder)  # type: ignore[arg-type]
     return Context(encoder=encoder, train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ ROUGH, PRECISE = 1e-4, 1e-8  # tolerances, for choosing C and for the head
 TEMPERATURES = (0.1, 10.0)
 BLOCK = 2**14  # images
 
-Split = tuple[np.ndarray, np.ndarray]
+Fold = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def train(
 
 def folds_of(
     targets: np.ndarray, classes: Sequence[str], groups: np.ndarray | None = None, number: int = FOLDS
-) -> list[Split]:
+) -> list[Fold]:
     """The rows (seen, held out) of each fold; the arguments are those of `train`.
 
     Raises:
@@ -163,7 +163,7 @@ def _rotated(rows: np.ndarray) -> tuple[np.ndarray, Callable[[Head], Head]]:
     return rows, to_features
 
 
-def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Split]:
+def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) -> list[Fold]:
     """The rows (seen, held out) of each fold, stratified by the rarest label of each image; groups together.
 
     The largest groups come first, each into the fold with the fewest images of its most frequent label, but
@@ -190,14 +190,14 @@ def _folds(targets: np.ndarray, groups: np.ndarray | None, most: int = FOLDS) ->
     return [(np.flatnonzero(fold[group] != k), np.flatnonzero(fold[group] == k)) for k in range(number)]
 
 
-def _unseen(folds: list[Split], targets: np.ndarray) -> list[int]:
+def _unseen(folds: list[Fold], targets: np.ndarray) -> list[int]:
     """The classes that the head of some fold would not see."""
     if not folds:
         return list(range(targets.shape[1]))
     return np.flatnonzero(~np.all([targets[seen].any(0) for seen, _ in folds], axis=0)).tolist()
 
 
-def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Split], multilabel: bool) -> tuple[Head, float]:
+def _fit(rows: np.ndarray, targets: np.ndarray, folds: list[Fold], multilabel: bool) -> tuple[Head, float]:
     """A head of all rows, with the temperature and the C that give held-out rows the smallest log-loss.
 
     The log-loss has one minimum, where accuracies of few images tie; its heads are nearly calibrated. With

@@ -145,30 +145,6 @@ def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet
     return FORMATS[path.suffix](path, shape, notes)
 
 
-def add_map(path: Path) -> None:
-    """Add the columns that embedding-atlas reads to a Parquet file: a map and the nearest neighbours.
-
-    projection_x, projection_y: see `cl.features.maps.place`.
-    neighbors: {"ids": rows, counted from 0, "distances": cosine distances}, nearest first, without the image.
-
-    Raises:
-        ValueError: the file has fewer than 3 images.
-    """
-    from cl.features import maps  # late: scikit-learn takes a second to import
-
-    table, rows = pq.read_table(path), Parquet.read(path).features
-    x, y = maps.place(rows).T
-    ids, distances = maps.neighbours(rows)
-    lists = [
-        pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), ids.shape[1]) for part in (ids, distances)
-    ]
-    kinds = pa.list_(pa.int64()), pa.list_(pa.float32())
-    columns = [part.cast(kind) for part, kind in zip(lists, kinds, strict=True)]
-    table = table.append_column("projection_x", pa.array(x)).append_column("projection_y", pa.array(y))
-    table = table.append_column("neighbors", pa.StructArray.from_arrays(columns, ["ids", "distances"]))
-    pq.write_table(table, path, use_dictionary=False)
-
-
 def read(path: Path, *, patches: bool = False) -> Features:
     """Read a file that `cl embed` has written; a .npy file stays on the disk and is mapped into memory.
 

@@ -122,11 +122,8 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
         ValueError: the table is damaged, or gives an image several labels.
     """
     root = root_of([given])
-    if (
-        labels is None
-        and given.suffix.lower() in TABLES
-        and "label" in table.read(given, "path", "label").columns
-    ):
+    is_table = labels is None and given.suffix.lower() in TABLES
+    if is_table and "label" in table.read(given, "path", "label").columns:
         labels = Labels(given)
     if labels:
         rows = zip(names, labels.of(names, root), strict=True)

@@ -23,7 +23,6 @@ from cl.encoders.encoder import Encoder, not_finite
 from cl.features.extraction import FEW
 from cl.images.decoding import reads_heic
 from cl.networks.dense import dense_features
-from cl.runtime.cores import share_of_cores
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import UNREACHABLE, reason
 from cl.runtime.machine import Machine, to_device
@@ -42,14 +41,12 @@ class EmbeddingJob:
     Part i covers images i S to (i + 1) S - 1 of the listing, with S = `part_size`.
 
     patches: compute `encoder.patches`, the features of places, instead of one feature vector per image.
-    map: add a map to the file, see `feature_files.add_map`.
     """
 
     inputs: Sequence[Path]
     encoder: Encoder
     target: Path
     patches: bool = False
-    map: bool = False
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -235,13 +232,6 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
         shutil.rmtree(job.partial, ignore_errors=True)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
-    if job.map:
-        torch.set_num_threads(share_of_cores())  # the data workers have ended
-        try:
-            feature_files.add_map(file.paths[-1])
-        except ValueError:
-            shutil.rmtree(job.partial, ignore_errors=True)
-            raise
     for path in (table, *file.paths):
         with path.open("r+b") as finished:
             os.fsync(finished.fileno())

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from cl.commands.classifiers.finetuning import FinetuningComparison
 
+FILE = ".safetensors"  # of a classifier
 COLUMNS = 20  # classes with a column each
 LINES = 12  # classes on the screen
 FEW = 200  # labelled images that overstate the calibration error
@@ -100,6 +101,11 @@ def write(to: Path, answer: Classification, *, every_class: bool) -> None:
             for name, column in columns.items()
         }
     write_table(to, columns)
+
+
+def encoder_beside(classifier: Path) -> Path:
+    """The file of the fine-tuned encoder of a saved classifier."""
+    return classifier.with_name(f"{classifier.stem}-encoder{FILE}")
 
 
 def summary(answer: Classification) -> Iterator[str]:

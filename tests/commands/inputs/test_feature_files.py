@@ -31,24 +31,6 @@ def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
     assert isinstance(found.features, np.memmap) == (suffix == ".npy")
 
 
-def test_a_map_is_added_in_the_columns_of_embedding_atlas(tmp_path) -> None:
-    """The program's own --help names them; rows are counted from 0."""
-    path, features = tmp_path / "features.parquet", np.eye(5, 3, dtype=np.float32) + 0.1
-    with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
-        file.append(NAMES, features)
-    feature_files.add_map(path)
-    rows = pq.read_table(path).to_pylist()
-    assert [row["name"] for row in rows] == NAMES
-    assert all(np.isfinite([row["projection_x"], row["projection_y"]]).all() for row in rows)
-    neighbours = [row["neighbors"] for row in rows]
-    assert [sorted(each["ids"]) for each in neighbours] == [[j for j in range(5) if j != i] for i in range(5)]
-    assert all(each["distances"] == sorted(each["distances"]) for each in neighbours)
-    assert neighbours[3]["ids"][0] == 4, "the same direction"
-    found = feature_files.read(path)
-    np.testing.assert_array_equal(found.features, features)
-    assert found.notes == {"sha256": "x"}
-
-
 def test_parquet_that_pandas_has_saved(tmp_path) -> None:
     """Its lists may have any length, and names may be numbers, but not missing."""
     path = tmp_path / "features.parquet"
