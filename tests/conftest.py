@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,10 +18,8 @@ from cl.runtime import machine, stores
 from cl.shards import scenes
 from cl.sources import photos
 from tests.support.project import ROOT, TINY, compose
+from tests.support.server import LocalServer, object_store
 from tests.support.tiny import SCENES, TinyBackbone, write_shards
-
-if TYPE_CHECKING:
-    from tests.support.object_store import ObjectStore
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,10 +45,8 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> "Iterator[ObjectStore]":
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
     """A local object store, with short waits between attempts."""
-    from tests.support.object_store import object_store  # slow to import
-
     monkeypatch.setattr(stores, "WAITS", (0.01, 0.02))
     with object_store() as found:
         yield found

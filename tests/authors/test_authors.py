@@ -144,53 +144,34 @@ def test_every_comparison_has_been_saved_after_agreeing() -> None:
             assert (entry["source"], entry["commit"]) == (source.repository, source.commit)
 
 
-def test_a_folder_that_is_not_the_source_gets_one_sentence(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["moco", "--source", str(tmp_path)])
-    assert result.exit_code == 1
-    assert result.output == (
-        f"Error: {tmp_path} is not a clone of facebookresearch/moco at 132aea9 (with moco/builder.py); "
-        "pass the folder of one, with that commit checked out\n"
-    )
-
-
-def test_a_clone_at_another_commit_gets_the_command_that_changes_it(tmp_path: Path) -> None:
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone of MoCo's code at another commit than the one that was compared."""
     (tmp_path / "moco").mkdir()
     (tmp_path / "moco/builder.py").touch()
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-qm", "another")
-    result = CliRunner().invoke(main, ["moco", "--source", str(tmp_path)])
-    assert result.exit_code == 1
-    assert re.fullmatch(
-        rf"Error: {tmp_path} is at \w{{7}}, but the comparison is with facebookresearch/moco at 132aea9; "
-        rf"run `git -C {tmp_path} checkout 132aea9`\n",
-        result.output,
-    )
-
-
-def test_an_unknown_comparison_gets_the_choices() -> None:
-    result = CliRunner().invoke(main, ["moco", "--only", "moco_v4"])
-    assert result.exit_code == 1
-    assert result.output == (
-        "Error: --only moco_v4 is not a comparison of moco; "
-        "choices: moco_v1, moco_v2, moco_v2_two_processes\n"
-    )
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "another"]):
+        git(tmp_path, *arguments)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--table", "--save"], ["--table", "moco"], ["--save"], ["--only", "moco_v1"]]
+    ("arguments", "message"),
+    [
+        ("moco --source {clone}/moco", "is not a clone of facebookresearch/moco at 132aea9"),
+        ("moco --source {clone}", "is with facebookresearch/moco at 132aea9; run `git -C {clone} checkout"),
+        ("moco --only moco_v4", "--only moco_v4 is not .*: moco_v1, moco_v2, moco_v2_two_processes"),
+        ("knn", "lightly-ai/lightly at e8d317f or vturrisi/solo-learn at 9187ea3"),
+        ("--table --save", ""),
+        ("--table moco", ""),
+        ("--save", ""),
+        ("--only moco_v1", ""),
+    ],
 )
-def test_options_without_effect_are_refused(arguments: list[str]) -> None:
-    assert CliRunner().invoke(main, arguments).exit_code == 2
-
-
-def test_without_a_source_it_says_which_it_needs() -> None:
-    result = CliRunner().invoke(main, ["knn"])
-    assert result.exit_code == 1
-    assert result.output == (
-        "Error: nothing to compare with; pass --source with a clone of lightly-ai/lightly at e8d317f "
-        "or vturrisi/solo-learn at 9187ea3\n"
-    )
+def test_mistakes_are_answered_in_one_sentence(arguments: str, message: str, clone: Path) -> None:
+    result = CliRunner().invoke(main, arguments.format(clone=clone).split())
+    assert result.exit_code == (1 if message else 2), result.output
+    assert re.search(message.format(clone=clone), result.output)
+    assert not message or result.output.count("\n") == 1
 
 
 def test_without_a_name_it_lists_the_names_with_their_sources() -> None:

@@ -105,3 +105,28 @@ def test_the_last_line_of_a_log_file_says_that_all_epochs_are_done() -> None:
             meter.step(32, 5.5, 0.1)
         meter.epoch({"epoch": 3, **meter.rates()})
     assert "voc_c4: epoch 2.67/2.67, " in file.getvalue()
+
+
+def test_the_time_left_is_always_visible_on_a_terminal_of_80_columns() -> None:
+    """Below the epochs, however long the numbers and the unit are; a note is cut."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80, _environ={"TERM": "xterm"})
+    with Progress("pretrain", console).task(300_000, 0, 100_000) as meter:
+        meter.done = 99_997
+        for _ in range(3):
+            time.sleep(0.15)
+            meter.step(4096, 12.3456, 0.0123)
+        meter.epoch({"epoch": 1, "loss": 12.3456, **meter.rates(), "knn_top1": 67.89, "effective_rank": 1.0})
+    with Progress("embed", console).count(100_000_000, "images of this process") as report:
+        for _ in range(3):
+            time.sleep(0.15)
+            report(25_000_000)
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).replace("\r", "\n").splitlines()
+    assert max(map(len, shown)) <= 80
+    for title in ("pretrain (steps) ━", "embed (images of this process) ━"):
+        bars = [line for line in shown if line.startswith(title)]
+        assert all(re.search(r" (-:--:--|\d+:\d\d:\d\d)( |$)", bar) for bar in bars)
+        assert any(re.search(r" \d+:\d\d:\d\d ", bar) for bar in bars), "it is never known"
+    assert any(re.search(r"\d:\d\d:\d\d epoch 1, loss 12.3", line) for line in shown)
+    epoch = r"pretrain: epoch 1, loss 12.346, kNN 67.9 %, \d+[.]\d images/s"
+    assert any(re.fullmatch(epoch, line) for line in shown)

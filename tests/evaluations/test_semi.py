@@ -1,10 +1,7 @@
 """Fixed lists of labels: SimCLR's 1 % and 10 % of ImageNet, here for a tiny ImageNet."""
 
 import hashlib
-import shlex
 import subprocess
-import sys
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +13,6 @@ from cl.evaluations import semi
 from cl.runtime.registry import module_of
 from tests.support.archives import write_and_read, write_imagenet_folders
 from tests.support.project import ROOT, compose
-from tests.support.server import Server
 from tests.support.tiny import evaluated
 
 URL = "https://example.org/1percent.txt"
@@ -111,26 +107,3 @@ def test_the_shipped_lists_are_simclrs(percent, md5, tmp_path) -> None:
     assert settings.list_url == address
     assert f"dvc import-url {address} \\\n    {settings.list}\n" in (ROOT / "docs/datasets.md").read_text()
     assert subprocess.run(["git", "check-ignore", "-q", settings.list], cwd=ROOT).returncode == 0
-
-
-def test_the_command_in_the_message_fetches_the_list(tmp_path, readers, monkeypatch) -> None:
-    """With DVC itself, from a server on loopback."""
-    settings = listing(tmp_path, NAMES)
-    served, project = tmp_path / "served", tmp_path / "project"
-    (project / ".dvc").mkdir(parents=True)
-    (project / ".dvc/config").write_text("[core]\n    no_scm = True\n")  # as `dvc init --no-scm` does
-    (project / "data").mkdir()
-    served.mkdir()
-    Path(settings.list).rename(served / "1percent.txt")
-    monkeypatch.chdir(project)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
-    with closing(Server(served)) as server:
-        here = {"list": "data/imagenet_1percent.txt", "list_url": f"{server.url}/1percent.txt"}
-        settings = settings.model_copy(update=here)
-        with pytest.raises(ValueError, match="`dvc import-url .*`") as error:
-            semi.listed(settings, readers[0])
-        command = shlex.split(str(error.value).split("`")[1])
-        assert command[0] == "dvc"
-        subprocess.run([sys.executable, "-m", "dvc", *command[1:], "-q"], check=True)
-    assert len(semi.listed(settings, readers[0])) == 4

@@ -54,7 +54,7 @@ def test_a_step_of_every_method(case: Case) -> None:
     """At a tiny size; images belong to groups unless an option is set."""
     kind, option, cut = case
     groups = None if option else torch.arange(16) // 2
-    batches = [replace(training_batch(kind, option, 16, step), groups=groups) for step in range(2)]
+    batches = [replace(training_batch(kind, option, 16, step, 3), groups=groups) for step in range(2)]
     with FakeGpu() as gpu:
         task = task_of(build(kind, cut=cut, **option).float(), here=HERE).to(GPU).train()
         for step, batch in enumerate(batches):

@@ -12,7 +12,7 @@ from skimage import data as photographs
 from cl import config
 from cl.data.reader import Reader
 from cl.runtime import machine
-from tests.support.project import TINY, compose
+from tests.support.project import TINY, compose, copy_product
 from tests.support.stages import Stage, answers
 
 SIZES = [setting for setting in TINY if "patches" not in setting] + [
@@ -51,8 +51,7 @@ def run(folder: Path, raw: Path, *stages: tuple[str, ...], code: int = 0) -> str
 
 
 def test_images_without_labels_end_in_a_report_without_accuracies(project, images, tmp_path) -> None:
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
+    folder = copy_product(project, tmp_path / "project")
     small = ["analyses.embedding.perplexity=5", "analyses.alignment_uniformity.batch_size=20"]
     said = run(
         folder,
@@ -126,8 +125,7 @@ def write_table(images: Path, labelled: int) -> None:
 
 def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_path) -> None:
     """Groups stay in one split and reach training; a table that has changed is noticed by every stage."""
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
+    folder = copy_product(project, tmp_path / "project")
     write_table(images, labelled=2)
     few = ["dataset.labels=some", "evaluation=[knn,linear]", "evaluations.knn.k=3", "analysis=[]"]
     few += ["evaluations.linear.optim.epochs=1", "evaluations.linear.optim.batch_size=10", "baseline=[]"]

@@ -21,7 +21,7 @@ from cl.console.stop import StoppedError
 from cl.training.checkpoints import Checkpoints
 from pipeline.composition.compose import write
 from pipeline.support import command, provenance
-from tests.support.project import TINY
+from tests.support.project import TINY, copy_product
 from tests.support.training import train_tiny
 
 OVERRIDES = ["recipe=dcl/fig4_cifar10", "evaluation=[knn]", "seed=3", *TINY[3:]]
@@ -34,8 +34,7 @@ def silent(usage: Usage) -> Progress:
 @pytest.fixture
 def workspace(project, shard_folder, tmp_path, monkeypatch) -> Path:
     """The current folder: a copy of the project, outside Git, with shards and the parameters of a recipe."""
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
+    folder = copy_product(project, tmp_path / "project")
     shutil.copytree(shard_folder, folder / "data" / "shards")
     write(folder / "params.yaml", OVERRIDES)
     monkeypatch.chdir(folder)

@@ -9,7 +9,7 @@ import pytest
 from cl.training import start
 from pipeline.composition.compose import write
 from pipeline.support import locations, runs
-from tests.support.project import TINY
+from tests.support.project import TINY, copy_product
 
 EDITED = "cl/training/optim.py"
 
@@ -25,8 +25,7 @@ def prepared(project_with_shards) -> Path:
 @pytest.fixture
 def workspace(prepared, tmp_path, monkeypatch) -> Iterator[Path]:
     """The current folder: a copy of the project that a test may change."""
-    folder = tmp_path / "project"
-    shutil.copytree(prepared, folder)
+    folder = copy_product(prepared, tmp_path / "project")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CL_SCRATCH", str(tmp_path / "scratch"))
     write(folder / "params.yaml", TINY)

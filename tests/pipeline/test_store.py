@@ -7,8 +7,8 @@ import fsspec
 import pytest
 
 from tests.support.clone import Clone
-from tests.support.object_store import object_store
 from tests.support.pictures import tree
+from tests.support.server import object_store
 
 STORE = "s3://bucket/shards"
 SETTINGS = [
@@ -52,7 +52,7 @@ def test_experiments_run_with_nothing_but_manifest_and_index(project, tmp_path, 
         other.dvc("exp", "run", "--run-all")
         assert other.dvc("exp", "show", "--csv").count("queued") == 1
         assert not shards_on_disk(other)
-        assert any(path.startswith("/bucket/shards/") for _, path in store.requests)
+        assert any(path.startswith("/bucket/shards/") for _, path, _ in store.requests)
 
         files = fsspec.filesystem("s3")
         files.rm(next(name for name in files.ls(STORE) if "train-000001" in name))

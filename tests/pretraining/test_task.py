@@ -76,22 +76,6 @@ def test_terms_count_by_their_weights(monkeypatch) -> None:
     torch.testing.assert_close(task(batch), (0.5 * first + 3 * second) / 2)
 
 
-def test_a_method_is_told_which_epoch_begins(monkeypatch) -> None:
-    task, told = task_of(build("byol")), []
-    monkeypatch.setattr(task.method, "begin_epoch", told.append)
-    task.begin_epoch(7)
-    assert told == [7]
-
-
-def test_queries_without_negatives_are_counted_until_they_are_reported() -> None:
-    """The first batch is of one group; in the second, every query has negatives."""
-    task = task_of(build("moco_v3"))
-    task(batch_of(views(4), torch.zeros(4, dtype=torch.int64)))
-    assert task.take_without_negatives() == 2 * 4
-    task(batch_of(views(6), torch.tensor([0, 0, 0, 0, 1, 1])))
-    assert task.take_without_negatives() == 0
-
-
 def test_microbatches_hold_the_activations_of_one_at_a_time() -> None:
     """A narrow ResNet-18, 32 images of 32 px: eight microbatches take less than half of the memory."""
     images = [torch.randn(32, 3, 32, 32) for _ in range(2)]

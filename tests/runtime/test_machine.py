@@ -112,10 +112,6 @@ def test_the_documentation_names_the_driver_that_the_locked_torch_needs(page) ->
     assert re.search(f"NVIDIA driver (of version )?{needed}", (ROOT / page).read_text())
 
 
-def test_tests_see_no_gpu() -> None:
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-
-
 def test_everything_asks_the_machine_for_gpus() -> None:
     """PyTorch's own answer is 0 for a driver that is too old, and does not say so."""
     asks = re.compile(r"cuda\.(is_available|device_count)|accelerator\.")

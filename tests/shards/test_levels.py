@@ -72,11 +72,16 @@ def test_nan_and_infinity_do_not_count_and_are_clipped(tmp_path) -> None:
     assert found[0, :3, 0].tolist() == [0, 255, 0]
 
 
-@pytest.mark.parametrize("tile", [None, 32])
 @pytest.mark.parametrize(
-    ("value", "tagged"), [(-9999, False), (3.4028235e38, False), (-1e-3, True), (0.5, True)]
+    ("value", "tagged", "share", "tile"),
+    [
+        (-9999, False, 0.3, None),
+        (-9999, False, 0.002, 32),
+        (3.4028235e38, False, 0.002, None),
+        (-1e-3, True, 0.3, 32),
+        (0.5, True, 0.3, None),
+    ],
 )
-@pytest.mark.parametrize("share", [0.002, 0.3])
 def test_pixels_without_data_do_not_set_the_levels(value, tagged, share, tile, tmp_path) -> None:
     """Named by GDAL's tag, wherever the value lies, or far from all others."""
     files, valid = {}, {}

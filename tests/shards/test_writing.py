@@ -12,8 +12,7 @@ from tests.support.pictures import UNREADABLE, digest, odd_tree, picture_file, t
 from tests.support.tiny import write_shards
 
 
-@pytest.mark.parametrize("encode", ["copy", "jpeg", "raw"])
-@pytest.mark.parametrize("shrink", [None, 25])
+@pytest.mark.parametrize(("encode", "shrink"), [("copy", None), ("jpeg", 25), ("raw", 25)])
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
 def test_bytes_depend_on_the_images_alone(tmp_path, encode, shrink) -> None:
     """Not on the number of workers, the path of the raw data or the age of its files."""

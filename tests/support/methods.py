@@ -230,10 +230,10 @@ def batch_of(inputs: list[Tensor], groups: Tensor | None = None, first: int = 0)
     return Batch(inputs, torch.zeros(n, dtype=torch.int64), positions, groups)
 
 
-def training_batch(kind: str, option: dict, n: int, seed: int) -> Batch:
-    """N images in four views, two of them small, unless the method takes more views or more large ones."""
+def training_batch(kind: str, option: dict, n: int, seed: int, count: int = 4) -> Batch:
+    """N images in two large views and small ones, unless the method takes more views or more large ones."""
     config = config_of(kind, **option)
-    count = max(4, config.least_views)
+    count = max(count, config.least_views)
     large = config.large_views(count)
     return batch_of(views(n, seed, (12,) * large + (8,) * (count - large)), first=seed * n)
 
