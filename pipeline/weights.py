@@ -36,7 +36,8 @@ def main() -> None:
 
 def _backbone(init: Init) -> Start:
     file, prefix = _checked_file(init)
-    encoder = foreign.load(file, prefix, exact=False, name=init.name)
+    name = init.name if init.hash.startswith("md5:") else file
+    encoder = foreign.load(file, prefix, exact=False, name=name)
     if encoder.deviation:
         command.progress("weights").say(f"{init.name} was trained {encoder.deviation}; ours is not")
     origin = {"hashes": [init.hash], "licence": licence(encoder.metadata)}
