@@ -123,7 +123,11 @@ def test_the_time_left_is_always_visible_on_a_terminal_of_80_columns() -> None:
             report(25_000_000)
     shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue()).replace("\r", "\n").splitlines()
     assert max(map(len, shown)) <= 80
-    for title in ("pretrain (steps) ━", "embed (images of this process) ━"):
+    titles = ("pretrain (steps) ━", "embed (images of this process) ━")
+    assert all(line.startswith((*titles, "pretrain: ")) for line in shown if line), (
+        "no note takes a second line"
+    )
+    for title in titles:
         bars = [line for line in shown if line.startswith(title)]
         assert all(re.search(r" (-:--:--|\d+:\d\d:\d\d)( |$)", bar) for bar in bars)
         assert any(re.search(r" \d+:\d\d:\d\d ", bar) for bar in bars), "it is never known"

@@ -26,19 +26,14 @@ def test_every_stage_is_a_command() -> None:
     assert "Usage: python -m pipeline.pretrain" in run(ROOT, "pretrain", "--help")
 
 
-def test_a_folder_without_a_project_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Without a project, outside the image, in a folder that is not empty, or misspelt."""
     expected = f"no dvc.yaml in {tmp_path}; start the container in a clone"
     assert run(tmp_path, "dvc", "repro", code=1).startswith(expected)
     assert run(tmp_path, "pretrain", code=1).startswith(expected)
-
-
-def test_init_needs_the_image_and_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "works only inside the image" in run(tmp_path, "init", code=1, CL_IMAGE="")
     assert "or an empty folder" in run(tmp_path, "init", code=1, CL_IMAGE="commit")
-
-
-def test_an_unknown_command_is_refused_in_one_line(tmp_path: Path) -> None:
     assert run(tmp_path, "pretrian", code=1).startswith("unknown command pretrian")
 
 

@@ -6,11 +6,14 @@ import re
 import resource
 import shutil
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 import cl
 from cl.commands.defaults import FILES, FOLDERS
@@ -27,9 +30,35 @@ from cl.training import start
 from pipeline.composition.compose import write
 from pipeline.support.locations import transform
 from tests.support.clone import KNN, SIZES, Clone, finished
-from tests.support.readers import READERS
+from tests.support.resnets import detectron2_network
 from tests.support.stages import Stage, answers
 from tests.support.tiny import evaluated
+
+
+class OnnxNetwork(nn.Module):
+    """An ONNX file, run by ONNX Runtime."""
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime
+
+        super().__init__()
+        self.session = onnxruntime.InferenceSession(path)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(self.session.run(["features"], {"images": images.contiguous().numpy()})[0])
+
+
+def timm_network(folder: Path) -> nn.Module:
+    import timm
+
+    return timm.create_model(f"local-dir:{folder}", pretrained=True)
+
+
+READERS: dict[str, Callable[[Path], nn.Module]] = {
+    "timm": timm_network,
+    "onnx": OnnxNetwork,
+    "detectron2": detectron2_network,
+}
 
 
 @pytest.fixture(scope="module")

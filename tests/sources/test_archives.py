@@ -221,9 +221,9 @@ def test_an_archive_that_would_write_elsewhere_is_refused(name, offered, tmp_pat
     """Even if it has the right md5."""
     with tarfile.open(offered.served, "w:gz") as tar:
         if name == "link":
-            add_special(tar, "link", tarfile.SYMTYPE, "../../evil")
+            add_special(tar, f"{offered.archive.base_folder}/link", tarfile.SYMTYPE, "../../evil")
         elif name == "fifo":
-            add_special(tar, "fifo", tarfile.FIFOTYPE)
+            add_special(tar, f"{offered.archive.base_folder}/fifo", tarfile.FIFOTYPE)
         else:
             add_member(tar, name, b"evil")
     offered.archive.tgz_md5 = hashlib.md5(offered.served.read_bytes()).hexdigest()
