@@ -32,7 +32,7 @@ from cl.commands.outputs.classification import (
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.data.transform import Transform
-from cl.encoders.encoder import Encoder, opened, with_size
+from cl.encoders.encoder import Encoder, opened
 from cl.encoders.encoder import save as save_encoder
 from cl.statistics import independent, interval
 
@@ -172,13 +172,13 @@ def _from_images(
     names = [name for name, _ in listing.images_in(inputs, Counter())]
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
-    encoder = opened(given, prefix)
+    encoder = copy.copy(opened(given, prefix))
     if used and "transform" in used.encoder and not (encoder.records_size or resize or crop):
         trained = Transform.model_validate_json(used.encoder["transform"])
         resize, crop = trained.resize, trained.crop
-    transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
-    notes = {"sha256": encoder.sha256, "transform": transform.model_dump_json()}
-    embedded = partial(embed, inputs, encoder=encoder, resize=resize, crop=crop)
+    encoder.set_size(resize, crop)
+    notes = {"sha256": encoder.sha256, "transform": encoder.transform.model_dump_json()}
+    embedded = partial(embed, inputs, encoder=encoder)
     return _Source(names, listing.root_of(inputs), notes, embedded, encoder)
 
 
@@ -219,14 +219,11 @@ def _trained(
     comparison = better = None
     if finetune:
         assert source.encoder
-        encoder = copy.copy(source.encoder)
-        encoder.transform = Transform.model_validate_json(embedded.notes["transform"])
         files = [source.root / name for name in known.names]
-        comparison, tuned = finetuned_if_better(encoder, files, rows, known, trained.head, show)
+        comparison, tuned = finetuned_if_better(source.encoder, files, rows, known, trained.head, show)
         if tuned:
             better, trained = tuned
-            # The encoder records the size of its images.
-            embedded = source.features(encoder=better, resize=None, crop=None)
+            embedded = source.features(encoder=better)
             assert embedded
     probabilities = trained.head.probabilities(embedded.features)
     probabilities[labelled] = trained.calibrated

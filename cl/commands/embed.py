@@ -23,7 +23,7 @@ from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
 from cl.console.reasons import lines
 from cl.console.wording import counted
-from cl.encoders.encoder import Encoder, load, opened, with_size
+from cl.encoders.encoder import Encoder, load, opened
 from cl.networks.backbones import check_size
 from cl.runtime import machine
 from cl.runtime.distributed import rank, ranks
@@ -131,8 +131,8 @@ def _check(to: Path, *, patches: bool) -> None:
 
 def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: Progress) -> None:
     """Set the image size if the encoder's file does not record it."""
-    encoder.transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
-    if resize or encoder.records_size:
+    encoder.set_size(resize, crop)
+    if encoder.records_size:
         return
     used, size = encoder.transform.crop, getattr(encoder.config, "size", None)
     stem = getattr(encoder.network, "conv1", None)

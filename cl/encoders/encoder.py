@@ -1,9 +1,8 @@
 """A trained encoder with its transform: from images to features, outside the pipeline."""
 
-import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -67,6 +66,11 @@ class Encoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Transformed images (N, 3, S, S), on the encoder's device, to features (N, width)."""
         return self.network(images.contiguous(memory_format=torch.channels_last))
+
+    def set_size(self, resize: int | None, crop: int | None) -> None:
+        """Transform images to this size, if one is given, as if the file recorded it; see `with_size`."""
+        self.transform = with_size(self.transform, resize, crop, is_recorded=self.records_size)
+        self.records_size = self.records_size or resize is not None
 
     @torch.no_grad()
     def embed(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
@@ -155,8 +159,7 @@ def _batches(images: Image | Iterable[Image] | Tensor, size: int) -> Iterable[Se
     is_pixels = isinstance(images, np.ndarray) and images.ndim in (2, 3) and images.dtype.kind not in "OU"
     if is_pixels or isinstance(images, FILES_AND_PICTURES):
         return [[images]]  # type: ignore[list-item]
-    unordered = isinstance(images, Set | Mapping | io.IOBase | bytes | bytearray)
-    if unordered or not isinstance(images, Iterable) or getattr(images, "ndim", 1) == 0:
+    if isinstance(images, Set) or not isinstance(images, Iterable):
         raise ValueError(f"found a {type(images).__name__}, expected {ALLOWED}")
     remaining = iter(images)
     return iter(lambda: list(islice(remaining, size)), [])
