@@ -5,8 +5,9 @@ it is called, so that --help answers at once. CONTRIBUTING.md adds one.
 """
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -15,6 +16,10 @@ from cl.commands.defaults import ENCODER, FILES, FOLDERS, MATCHES
 from cl.commands.outputs.classification import COLUMNS, encoder_beside, summary
 from cl.console.command import entry_point
 from cl.console.wording import counted
+
+if TYPE_CHECKING:
+    from cl.commands.compare import EncoderComparison
+    from cl.commands.evaluate import Evaluation
 
 
 @click.group()
@@ -27,59 +32,52 @@ def main() -> None:
     """
 
 
-def labelled_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name labelled training and validation images, and the neighbours that vote."""
-    path = click.Path(path_type=Path)
-    for option in (
-        click.option(
-            "--k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote."
-        ),
-        click.option(
-            "--holdout", type=float, default=0.2, show_default=True, help="The share that is held out."
-        ),
-        click.option(
-            "--labels",
-            type=path,
-            help="A table with the columns path and label, optionally group, instead of folders.",
-        ),
-        click.option(
-            "--val",
-            multiple=True,
-            type=path,
-            help="Other labelled images to test on; without it, a share of the first is held out.",
-        ),
-        click.option("--train", multiple=True, required=True, type=path, help="Labelled images."),
-    ):
-        function = option(function)
-    return function
+def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """One decorator for several options, listed in this order."""
+    return lambda function: reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
-def encoder_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose an encoder."""
-    function = click.option(
-        "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
-    )(function)
-    return click.option(
+PATH, SIZE = click.Path(path_type=Path), click.IntRange(min=1)
+TABLE = click.option("--to", type=PATH, help="A file to write: .csv or .parquet.")
+LABELLED = _together(
+    click.option("--train", multiple=True, required=True, type=PATH, help="Labelled images."),
+    click.option(
+        "--val",
+        multiple=True,
+        type=PATH,
+        help="Other labelled images to test on; without it, a share of the first is held out.",
+    ),
+    click.option(
+        "--labels",
+        type=PATH,
+        help="A table with the columns path and label, optionally group, instead of folders.",
+    ),
+    click.option("--holdout", default=0.2, show_default=True, help="The share that is held out."),
+    click.option("--k", type=SIZE, default=20, show_default=True, help="Neighbours that vote."),
+)
+ENCODER_OPTIONS = _together(
+    click.option(
         "--encoder",
         default=ENCODER,
         show_default=True,
         help="A checkpoint, or a name such as torchvision:resnet50 or timm:convnext_tiny.fb_in1k.",
-    )(function)
-
-
-def size_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options for the size of an encoder's images."""
-    size = click.IntRange(min=1)
-    function = click.option(
-        "--crop",
-        type=size,
-        help="Side in pixels of the centre crop, given together with --resize.  [default: 224]",
-    )(function)
-    return click.option(
+    ),
+    click.option(
+        "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
+    ),
+)
+SIZE_OPTIONS = _together(
+    click.option(
         "--resize",
-        type=size,
+        type=SIZE,
         help="Short side in pixels, for an encoder whose file records no transform.  [default: 256]",
-    )(function)
+    ),
+    click.option(
+        "--crop",
+        type=SIZE,
+        help="Side in pixels of the centre crop, given together with --resize.  [default: 224]",
+    ),
+)
 
 
 @main.command("classify", short_help="Classify images from a few labels.")
@@ -93,8 +91,8 @@ def size_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--finetune", is_flag=True, help="Train the encoder too, if held-out images show that it helps."
 )
-@encoder_options
-@size_options
+@ENCODER_OPTIONS
+@SIZE_OPTIONS
 @entry_point
 def classify_command(**options: Any) -> None:
     """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
@@ -134,9 +132,9 @@ def classify_command(**options: Any) -> None:
 @main.command("compare", short_help="Tell whether one encoder is better than another.")
 @click.argument("a")
 @click.argument("b")
-@labelled_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
-@size_options
+@LABELLED
+@TABLE
+@SIZE_OPTIONS
 @entry_point
 def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
     """Tell whether encoder B is better than encoder A on labelled images.
@@ -150,39 +148,36 @@ def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> No
     from cl.commands.compare import compare
 
     comparison = compare(a, b, val=val or None, **options)
-    images, rows = comparison.val_images + comparison.copies, comparison.result.rows
-    parts = {
-        "training images": comparison.train_images,
-        "validation images": comparison.val_images,
-        "classes": comparison.classes,
-    }
-    click.echo(", ".join(counted(number, things) for things, number in parts.items()))
+    _echo_counts(comparison)
+    images = comparison.val_images + comparison.copies
+    copies, near = (f"{n} ({100 * n / images:.1f} %)" for n in (comparison.copies, comparison.near_copies))
     click.echo(
-        f"validation images that are also training images: {_share(comparison.copies, images)}, left out; "
-        f"nearly: {_share(comparison.near_copies, images)}, not left out"
+        f"validation images that are also training images: {copies}, left out; nearly: {near}, not left out"
     )
     click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
-    for row in rows:
+    for row in comparison.result.rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"
         click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
     click.echo(comparison.result.sentence())
 
 
-def _share(images: int, of: int) -> str:
-    return f"{images} ({100 * images / of:.1f} %)"
+def _echo_counts(result: "EncoderComparison | Evaluation") -> None:
+    click.echo(
+        f"{counted(result.train_images, 'training images')}, "
+        f"{counted(result.val_images, 'validation images')}, {counted(result.classes, 'classes')}"
+    )
 
 
 @main.command("duplicates", short_help="Find images that are copies of each other.")
-@click.argument("features", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("features", nargs=-1, required=True, type=PATH)
 @click.option(
     "--images",
     multiple=True,
-    type=click.Path(path_type=Path),
-    help="The folder that the names in FEATURES start from, if the file does not record it or it has moved; "
-    "twice for two files.",
+    type=PATH,
+    help="The folder of the images in FEATURES, if it has moved or is not recorded; may be repeated.",
 )
-@encoder_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file to write: .csv or .parquet.")
+@ENCODER_OPTIONS
+@TABLE
 @entry_point
 def duplicates_command(
     features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any
@@ -206,15 +201,15 @@ def duplicates_command(
 
 
 @main.command("embed", short_help="Write the features of images.")
-@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("images", nargs=-1, required=True, type=PATH)
 @click.option(
     "--to",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
 )
-@encoder_options
-@size_options
+@ENCODER_OPTIONS
+@SIZE_OPTIONS
 @click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
 @entry_point
 def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
@@ -231,10 +226,10 @@ def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
 
 
 @main.command("evaluate", short_help="Measure how well an encoder separates labelled images.")
-@labelled_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
-@encoder_options
-@size_options
+@LABELLED
+@TABLE
+@ENCODER_OPTIONS
+@SIZE_OPTIONS
 @entry_point
 def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     """Measure how well the features of an encoder separate the classes of labelled images.
@@ -248,10 +243,7 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     from cl.commands.evaluate import evaluate
 
     evaluation = evaluate(val=val or None, **options)
-    click.echo(
-        f"{counted(evaluation.train_images, 'training images')}, "
-        f"{counted(evaluation.val_images, 'validation images')}, {counted(evaluation.classes, 'classes')}"
-    )
+    _echo_counts(evaluation)
     for row in evaluation.rows():
         within = "(one group of images: no interval)"
         if row.low is not None:
@@ -263,18 +255,18 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
 @click.argument("format", type=click.Choice([*FILES, *FOLDERS]))
 @click.option(
     "--to",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
 )
-@encoder_options
-@size_options
+@ENCODER_OPTIONS
+@SIZE_OPTIONS
 @click.option(
     "--license",
     help="For hub: the license by its name on the hub, such as cc-by-4.0; default: the recorded one.",
 )
 @click.option(
     "--card",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="For hub: a file of Markdown to append to the model card, such as report/tables.md.",
 )
 @entry_point
@@ -291,13 +283,11 @@ def export_command(format: str, **options: Any) -> None:
 
 
 @main.command("search", short_help="Find the images most similar to others.")
-@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("features", type=PATH)
 @click.argument("queries", nargs=-1, required=True, type=click.Path())
 @click.option("--top", type=click.IntRange(min=1), help=f"Images per query.  [default: {MATCHES}]")
-@encoder_options
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
-)
+@ENCODER_OPTIONS
+@click.option("--to", type=PATH, help="A file to write: .html (with pictures), .csv or .parquet.")
 @entry_point
 def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:
     """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.

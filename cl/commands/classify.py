@@ -81,9 +81,9 @@ def classify(
     saved = target_of(save, suffixes=(FILE,), option="--save")
     _check(table, used, saved)
     tuned = encoder_beside(saved) if finetune and saved else None
-    if finetune:
-        _check_finetuning(table, features)
-        target_of(tuned, encoder, suffixes=(FILE,), option="--save")
+    target_of(tuned, encoder, suffixes=(FILE,), option="--save")
+    if finetune and not (labels and images):
+        raise ValueError("--finetune trains on --images with --labels; give both")
     if bool(images) == bool(features):
         raise ValueError(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
@@ -126,12 +126,6 @@ def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> N
             raise ValueError(
                 f"--save {save} would overwrite another file than a classifier; choose another path"
             ) from error
-
-
-def _check_finetuning(labels: Path | None, features: Any) -> None:
-    if not labels or features:
-        other = "--features" if features else "--classifier"
-        raise ValueError(f"--finetune trains on --images with --labels, found {other}; leave out one of them")
 
 
 @dataclass(frozen=True)
@@ -191,9 +185,7 @@ def _classified(used: Classifier, file: Path, source: _Source) -> Classification
     if "sha256" not in embedded.notes:
         say(f"the features do not record their encoder; make sure that it is that of {file}")
     if "sha256" not in used.encoder:
-        given = matching.transform_of(embedded)
-        size = f", with resize={given.resize} and crop={given.crop}" if "transform" in embedded.notes else ""
-        say(f"{file} does not record its encoder; make sure that the features are from the same one{size}")
+        say(f"{file} does not record its encoder; make sure that the features are from the same one")
     probabilities = used.head.probabilities(embedded.features)
     return likeliest(embedded.names, used.classes, probabilities, multilabel=used.head.multilabel)
 

@@ -15,7 +15,7 @@ from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.labelled import LabelledImages
-from cl.commands.inputs.paths import File, Inputs, existing
+from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs import near_duplicates
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
@@ -76,9 +76,6 @@ def compare(
             are also training images.
     """
     target, show = target_of(to, a, b, train, val, labels), progress("compare")
-    for images in (train, val):
-        if images is not None:
-            existing(images)  # raises ValueError before the encoders are read
     pair = [copy.copy(opened(given)) for given in (a, b)]
     if (resize or crop) and all(encoder.records_size for encoder in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")

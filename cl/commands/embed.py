@@ -132,15 +132,15 @@ def _check(to: Path, *, patches: bool) -> None:
 def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: Progress) -> None:
     """Set the image size if the encoder's file does not record it."""
     encoder.set_size(resize, crop)
-    if encoder.records_size:
-        return
-    used, size = encoder.transform.crop, getattr(encoder.config, "size", None)
-    stem = getattr(encoder.network, "conv1", None)
-    if getattr(stem, "stride", None) == (1, 1) or (size and size < used):
+    is_small = getattr(getattr(encoder.network, "conv1", None), "stride", None) == (1, 1)
+    used, built_for = (
+        encoder.transform.crop,
+        getattr(encoder.config, "size", None) or (32 if is_small else 224),
+    )
+    if not encoder.records_size and built_for < used:
         shown.say(
-            f"the encoder was built for {f'images of {size} px' if size else 'small images'}, but gets crops "
-            f"of {used} px, because its file records no size: give the size of its training, for example "
-            f"--resize {size or 32} --crop {size or 32}"
+            f"the encoder was built for about {built_for} px, but gets crops of {used} px, because its file "
+            f"records no size: give that of its training, such as --resize {built_for} --crop {built_for}"
         )
 
 

@@ -6,8 +6,6 @@ Writers add part by part: `append` takes features (n, *shape) float32 and n name
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,17 +120,11 @@ class Csv:
 
     @staticmethod
     def read(path: Path) -> Features:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            if "," not in file.readline():
-                raise ValueError("save it with commas between its cells and points in its numbers")
         options = csv.ConvertOptions(column_types={"name": pa.string()})
         layout = csv.ParseOptions(newlines_in_values=True)
         table = csv.read_csv(path, parse_options=layout, convert_options=options)
         names = [with_formula(name) for name in table["name"].to_pylist()]
         numbers = [str(number) for number in range(table.num_columns - 1)]
-        if others := sorted({*table.column_names} - {"name", *numbers}):
-            these = ", ".join(map(repr, others[:5]))
-            raise ValueError(f"it has other columns than name, 0, 1, 2 and so on; remove {these}")
         columns = [column.to_numpy() for column in table.select(numbers).columns]
         return Features(names, np.stack(columns, axis=1).astype(np.float32))
 
@@ -154,7 +146,7 @@ def read(path: Path, *, patches: bool = False) -> Features:
     Raises:
         ValueError: the file is missing, damaged, or not a file of features and names.
     """
-    with _refused(path):
+    try:
         if path.suffix not in FORMATS:
             raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
         features = FORMATS[path.suffix].read(path)
@@ -163,13 +155,7 @@ def read(path: Path, *, patches: bool = False) -> Features:
             raise ValueError(f"it has shape {shape} for {len(features.names)} names, expected a vector each")
         if not all(features.names):
             raise ValueError("it has images without a name")
-    return features
-
-
-@contextmanager
-def _refused(path: Path) -> Iterator[None]:
-    try:
-        yield
+        return features
     except (ValueError, TypeError, AttributeError, KeyError, OSError, pa.ArrowException) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is not a file of features ({why}); write one with `cl embed`") from error

@@ -1,6 +1,5 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
-import json
 from collections.abc import Callable
 from os import fspath
 from pathlib import Path
@@ -39,7 +38,7 @@ def read(path: Path) -> Features:
 def encoder_of(
     features: Features,
     path: Path,
-    encoder: "File | Encoder",
+    encoder: File | Encoder,
     prefix: str | None,
     say: Callable[[str], None],
 ) -> Encoder:
@@ -76,9 +75,11 @@ def encoder_of(
         if not given.records_size and given is not encoder:
             given.transform = transform
         elif transform != given.transform:
+            first, other = transform.model_dump(), given.transform.model_dump()
+            differences = ", ".join(f"{x}: {first[x]} and {other[x]}" for x in first if first[x] != other[x])
             raise ValueError(
-                f"{path} came from images with another transform than that of {name} "
-                f"({_difference(transform, given.transform)}); {advice}"
+                f"{path} came from images with another transform than that of {name} ({differences}); "
+                f"{advice}"
             )
     elif not given.records_size:
         raise ValueError(
@@ -114,13 +115,6 @@ def check_same_encoder(
             )
     if paths[0] != paths[1] and not ("sha256" in first.notes and "sha256" in second.notes):
         say(f"{paths[0]} and {paths[1]} do not both record their encoder; make sure that it is the same")
-
-
-def _difference(first: Transform, second: Transform) -> str:
-    pairs = zip(first.model_dump().items(), second.model_dump().values(), strict=True)
-    return ", ".join(
-        f"{name}: {json.dumps(one)} and {json.dumps(other)}" for (name, one), other in pairs if one != other
-    )
 
 
 def is_features(path: Path) -> bool:
