@@ -7,19 +7,14 @@ it is called, so that --help answers at once. CONTRIBUTING.md adds one.
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from cl.commands.defaults import ENCODER, FILES, FOLDERS, MATCHES
 from cl.commands.outputs.classification import COLUMNS, encoder_beside, summary
 from cl.console.command import entry_point
 from cl.console.wording import counted
-
-if TYPE_CHECKING:
-    from cl.commands.compare import EncoderComparison
-    from cl.commands.evaluate import Evaluation
 
 
 @click.group()
@@ -111,22 +106,15 @@ def classify_command(**options: Any) -> None:
     """  # noqa: D301
     from cl.commands.classify import classify
 
-    context = click.get_current_context()
-    if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
-        options["encoder"] = None
     answer = classify(**options)
     for line in summary(answer):
         click.echo(line)
     for option in ("to", "save"):
         if options[option]:
             click.echo(f"wrote {options[option]}")
-    if answer.finetuning and answer.finetuning.better:
-        if options["save"]:
-            click.echo(
-                f"wrote {encoder_beside(Path(options['save']))}: give it as --encoder with this classifier"
-            )
-        else:
-            click.echo("the fine-tuned encoder was not kept; give --save to use it for later images")
+    if options["save"] and answer.finetuning and answer.finetuning.better:
+        beside = encoder_beside(Path(options["save"]))
+        click.echo(f"wrote {beside}: give it as --encoder with this classifier")
 
 
 @main.command("compare", short_help="Tell whether one encoder is better than another.")
@@ -161,7 +149,7 @@ def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> No
     click.echo(comparison.result.sentence())
 
 
-def _echo_counts(result: "EncoderComparison | Evaluation") -> None:
+def _echo_counts(result: Any) -> None:
     click.echo(
         f"{counted(result.train_images, 'training images')}, "
         f"{counted(result.val_images, 'validation images')}, {counted(result.classes, 'classes')}"
@@ -285,7 +273,7 @@ def export_command(format: str, **options: Any) -> None:
 @main.command("search", short_help="Find the images most similar to others.")
 @click.argument("features", type=PATH)
 @click.argument("queries", nargs=-1, required=True, type=click.Path())
-@click.option("--top", type=click.IntRange(min=1), help=f"Images per query.  [default: {MATCHES}]")
+@click.option("--top", type=SIZE, default=MATCHES, show_default=True, help="Images per query.")
 @ENCODER_OPTIONS
 @click.option("--to", type=PATH, help="A file to write: .html (with pictures), .csv or .parquet.")
 @entry_point

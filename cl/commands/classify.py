@@ -41,7 +41,7 @@ def classify(
     labels: File | None = None,
     images: Inputs | None = None,
     *,
-    encoder: File | Encoder | None = None,
+    encoder: File | Encoder = ENCODER,
     features: File | None = None,
     classifier: File | None = None,
     to: File | None = None,
@@ -61,7 +61,7 @@ def classify(
         labels: a .csv or .parquet table with the columns path, label and optionally group. A cell `a;b`, or
             two rows of a path, give an image two labels; images of a group are held out together.
         images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
-        encoder: a file or name that `cl.load` takes, or what it returned; None: models/backbone.safetensors.
+        encoder: a file or name that `cl.load` takes, or what it returned.
         features: a file of `cl embed`, instead of images.
         classifier: a file that `save` has written, instead of labels.
         to: the .csv or .parquet file of predictions to write.
@@ -90,9 +90,9 @@ def classify(
         )
     known = classifier_file.load(used) if used else None
     if features:
-        source = _from_file(Path(features).expanduser(), encoder, prefix, resize, crop)
+        source = _from_file(Path(features).expanduser(), encoder != ENCODER, prefix, resize, crop)
     else:
-        source = _from_images(images, encoder or ENCODER, prefix, resize, crop, known)
+        source = _from_images(images, encoder, prefix, resize, crop, known)
     if finetune and source.encoder and source.encoder.config is None:
         raise ValueError(
             "--finetune cannot record this encoder, whose layers differ from those of its architecture; "

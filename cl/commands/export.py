@@ -83,14 +83,13 @@ def export(
     if has_size:
         metadata["transform"] = transform.model_dump_json()
     exported = Exported(path, loaded.config.title, loaded.network.fc_features, _inputs(transform, has_size))
-    try:
-        description = (
-            formats.describe(loaded.config, exported.width, transform) if format in FOLDERS else None
-        )
-    except ValueError:  # timm lacks this network
-        if format == "timm":
-            raise
-        description = None
+    description = None
+    if format in FOLDERS:
+        try:
+            description = formats.describe(loaded.config, exported.width, transform)
+        except ValueError:  # timm lacks this network
+            if format == "timm":
+                raise
     if format in ("onnx", *FOLDERS):  # the others take ResNets only, which take any size
         check_size(fspath(encoder), loaded.network, transform.crop, "--crop")
     if format in ("torchvision", "hub") and not (has_size or description) and transform != IMAGENET:

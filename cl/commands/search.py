@@ -61,7 +61,7 @@ def search(
     queries: Inputs,
     *,
     encoder: File | Encoder = ENCODER,
-    top: int | None = None,
+    top: int = MATCHES,
     to: File | None = None,
     prefix: str | None = None,
 ) -> Matches:
@@ -73,14 +73,13 @@ def search(
             images; or files of features. A name comes before a file of that name: `./a.jpg` is the file.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned. Names and
             files of features need none.
-        top: images per query; None: MATCHES, or all if there are fewer.
+        top: images per query; all if there are fewer.
         to: a file to write: .html with the pictures, or .csv or .parquet with the columns query, rank, name
             and cosine.
         prefix: which encoder to use if the file contains several.
 
     Raises:
-        ValueError: a file is missing or damaged, features came from another encoder or are not finite, or
-            `top` exceeds the number of images.
+        ValueError: a file is missing or damaged, features came from another encoder or are not finite.
     """
     path = Path(features).expanduser()
     target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
@@ -90,10 +89,7 @@ def search(
     names = [name for part, _ in parts for name in part.names]
     rows = np.concatenate([part.features for part, _ in parts]) if len(parts) > 1 else parts[0][0].features
     own = np.concatenate([positions for _, positions in parts])
-    others = len(bank.names) - bool((own >= 0).any())
-    top = min(MATCHES, others) if top is None else top
-    if not 1 <= top <= others:
-        raise ValueError(f"top={top}, but {path} has {others} images to find; choose at most {others}")
+    top = min(top, len(bank.names) - bool((own >= 0).any()))
     show = progress("search").count if len(names) * len(bank.names) > LONG else silent
     cosines, positions = nearest_in_array(rows, bank.features, min(top + 1, len(bank.names)), show)
     last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last

@@ -116,7 +116,10 @@ class Encoder(nn.Module):
         features, batches = [], _batches(images, batch_size)
         try:
             for start, batch in zip(count(0, batch_size), batches):
-                features.append(self._features(encode, batch))
+                inputs = batch
+                if not isinstance(inputs, Tensor):
+                    inputs = torch.stack([self.transform(_image_like(image)) for image in inputs])
+                features.append(encode(self.match_weights(inputs)).float().cpu())
                 if wrong := (~features[-1].isfinite().flatten(1).all(1)).nonzero().flatten().tolist():
                     name = f"image {start + wrong[0]}"
                     if not isinstance(batch, Tensor) and isinstance(batch[wrong[0]], str | os.PathLike):
@@ -125,11 +128,6 @@ class Encoder(nn.Module):
         finally:
             self.train(was_training)
         return torch.cat(features) if features else empty
-
-    def _features(self, encode: Callable[[Tensor], Tensor], images: Sequence[Image] | Tensor) -> Tensor:
-        if not isinstance(images, Tensor):
-            images = torch.stack([self.transform(_image_like(image)) for image in images])
-        return encode(self.match_weights(images)).float().cpu()
 
     def match_weights(self, images: Tensor) -> Tensor:
         """Images on the device and in the precision of the weights, channels-last."""

@@ -65,12 +65,12 @@ def write_folder(
     """
     files = {CARD: card, DESCRIPTION: json.dumps(description, indent=2) if description else ""}
     ours = (WEIGHTS, *files)
-    found = [path for path in folder.glob("*") if path.name not in ours]
-    unfinished = [path for path in found if path.name.startswith(ours) and path.name.endswith(PARTIAL)]
-    if others := {path.name for path in found} - {path.name for path in unfinished}:
+    found = [*folder.glob("*")]
+    if others := [path.name for path in found if not path.name.startswith(ours)]:
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
-    for path in unfinished:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in found:
+        if path.name.endswith(PARTIAL):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in files:
         (folder / name).unlink(missing_ok=True)
     save_tensors(network.state_dict(), folder / WEIGHTS, metadata)

@@ -13,7 +13,6 @@ from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File
 from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
-from cl.encoders.published import is_name
 
 ROWS = 2**14  # checked at a time
 
@@ -57,10 +56,6 @@ def encoder_of(
     name, width = "the encoder", features.features.shape[1]
     if not isinstance(encoder, Encoder):
         name = fspath(encoder)
-        if not (is_name(name) or Path(name).exists()):
-            raise ValueError(
-                f"{name} does not exist; name the encoder that gave the features of {path} with --encoder"
-            )
     given = opened(encoder, prefix)
     notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
     if given.width != width:
