@@ -194,7 +194,7 @@ def duplicates_command(
     "--to",
     required=True,
     type=PATH,
-    help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
+    help="The file to write: .parquet, or .npy with the names in a .txt beside it.",
 )
 @ENCODER_OPTIONS
 @SIZE_OPTIONS
