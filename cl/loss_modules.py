@@ -391,14 +391,13 @@ def _batch(view: Tensor, groups: Tensor | None) -> Batch:
 
 
 def _memory_bank(size: Size) -> Queue | None:
-    found = (size,) if isinstance(size, int) else tuple(size)
-    if found == (0,) or (len(found) == 2 and found[0] == 0):
+    if size == 0:
         return None
-    if len(found) != 2 or min(found) < 1:
+    if isinstance(size, int) or len(size) != 2 or min(size) < 1:
         raise ValueError(
             f"memory_bank_size={size}, expected (rows, width), such as (4096, 128), or 0 for no memory bank"
         )
-    return Queue(*found)
+    return Queue(*size)
 
 
 def _wide(view: Tensor) -> Tensor:

@@ -158,18 +158,11 @@ def _echo_counts(result: Any) -> None:
 
 @main.command("duplicates", short_help="Find images that are copies of each other.")
 @click.argument("features", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--images",
-    multiple=True,
-    type=PATH,
-    help="The folder of the images in FEATURES, if it has moved or is not recorded; may be repeated.",
-)
+@click.option("--images", type=PATH, help="The images' folder, if it has moved or FEATURES do not record it.")
 @ENCODER_OPTIONS
 @TABLE
 @entry_point
-def duplicates_command(
-    features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any
-) -> None:
+def duplicates_command(features: tuple[Path, ...], to: Path | None, **options: Any) -> None:
     """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
 
     Copies may differ in size, compression, a small crop, mirroring or brightness. With two files, of training
@@ -178,7 +171,7 @@ def duplicates_command(
     """
     from cl.commands.duplicates import duplicates
 
-    copies = duplicates(features, images=images or None, to=to, **options)
+    copies = duplicates(features, to=to, **options)
     groups = copies[-1].group if copies else 0
     click.echo(
         f"{counted(groups, 'groups')} of copies, {counted(len(copies), 'images')}" + (f": {to}" if to else "")

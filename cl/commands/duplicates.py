@@ -42,7 +42,7 @@ class Copy:
 def duplicates(
     features: Inputs,
     *,
-    images: Inputs | None = None,
+    images: File | None = None,
     encoder: File | Encoder = ENCODER,
     to: File | None = None,
     prefix: str | None = None,
@@ -54,8 +54,8 @@ def duplicates(
 
     Args:
         features: a file of `cl embed`, or two, of training and validation images, searched together.
-        images: the folder that the names in a file of features start from, or one for each file; default: the
-            folder that the file records, or else the current one.
+        images: the folder that the names in the files start from; default: the folder that each file records,
+            or else the current one.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned.
         to: a .csv or .parquet file to write, with the fields of `Copy` as columns.
         prefix: which encoder to use if the file contains several.
@@ -74,13 +74,11 @@ def duplicates(
     parts = [matching.read(path) for path in files]
     show = progress("duplicates")
     matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]), show.say)
-    given = as_paths(images) if images else [Path(part.notes.get("folder", "")) for part in parts]
-    folders = given * len(parts) if len(given) == 1 else given
-    if len(folders) != len(parts):
-        raise ValueError(
-            f"found {len(folders)} folders for {counted(len(files), 'files')} of features; give one for each"
-        )
-    paths = [folder / name for part, folder in zip(parts, folders, strict=True) for name in part.names]
+    paths = [
+        Path(images or part.notes.get("folder", "")).expanduser() / name
+        for part in parts
+        for name in part.names
+    ]
     if len(paths) < 2:
         raise ValueError(f"{files[0]} has features of 1 image, which cannot have copies; embed more images")
     rows = np.concatenate([part.features for part in parts]) if len(parts) > 1 else parts[0].features
