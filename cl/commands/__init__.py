@@ -34,7 +34,7 @@ def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 PATH, SIZE = click.Path(path_type=Path), click.IntRange(min=1)
 TABLE = click.option("--to", type=PATH, help="A file to write: .csv or .parquet.")
-LABELLED = _together(
+labelled_options = _together(
     click.option("--train", multiple=True, required=True, type=PATH, help="Labelled images."),
     click.option(
         "--val",
@@ -50,7 +50,7 @@ LABELLED = _together(
     click.option("--holdout", default=0.2, show_default=True, help="The share that is held out."),
     click.option("--k", type=SIZE, default=20, show_default=True, help="Neighbours that vote."),
 )
-ENCODER_OPTIONS = _together(
+encoder_options = _together(
     click.option(
         "--encoder",
         default=ENCODER,
@@ -61,7 +61,7 @@ ENCODER_OPTIONS = _together(
         "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
     ),
 )
-SIZE_OPTIONS = _together(
+size_options = _together(
     click.option(
         "--resize",
         type=SIZE,
@@ -86,8 +86,8 @@ SIZE_OPTIONS = _together(
 @click.option(
     "--finetune", is_flag=True, help="Train the encoder too, if held-out images show that it helps."
 )
-@ENCODER_OPTIONS
-@SIZE_OPTIONS
+@encoder_options
+@size_options
 @entry_point
 def classify_command(**options: Any) -> None:
     """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
@@ -120,9 +120,9 @@ def classify_command(**options: Any) -> None:
 @main.command("compare", short_help="Tell whether one encoder is better than another.")
 @click.argument("a")
 @click.argument("b")
-@LABELLED
+@labelled_options
 @TABLE
-@SIZE_OPTIONS
+@size_options
 @entry_point
 def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
     """Tell whether encoder B is better than encoder A on labelled images.
@@ -159,7 +159,7 @@ def _echo_counts(result: Any) -> None:
 @main.command("duplicates", short_help="Find images that are copies of each other.")
 @click.argument("features", nargs=-1, required=True, type=PATH)
 @click.option("--images", type=PATH, help="The images' folder, if it has moved or FEATURES do not record it.")
-@ENCODER_OPTIONS
+@encoder_options
 @TABLE
 @entry_point
 def duplicates_command(features: tuple[Path, ...], to: Path | None, **options: Any) -> None:
@@ -189,8 +189,8 @@ def duplicates_command(features: tuple[Path, ...], to: Path | None, **options: A
     type=PATH,
     help="The file to write: .parquet, or .npy with the names in a .txt beside it.",
 )
-@ENCODER_OPTIONS
-@SIZE_OPTIONS
+@encoder_options
+@size_options
 @click.option("--patches", is_flag=True, help="Features of places, row by row from the top left, instead.")
 @entry_point
 def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
@@ -207,10 +207,10 @@ def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
 
 
 @main.command("evaluate", short_help="Measure how well an encoder separates labelled images.")
-@LABELLED
+@labelled_options
 @TABLE
-@ENCODER_OPTIONS
-@SIZE_OPTIONS
+@encoder_options
+@size_options
 @entry_point
 def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     """Measure how well the features of an encoder separate the classes of labelled images.
@@ -239,8 +239,8 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     type=PATH,
     help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
 )
-@ENCODER_OPTIONS
-@SIZE_OPTIONS
+@encoder_options
+@size_options
 @click.option(
     "--license",
     help="For hub: the license by its name on the hub, such as cc-by-4.0; default: the recorded one.",
@@ -267,7 +267,7 @@ def export_command(format: str, **options: Any) -> None:
 @click.argument("features", type=PATH)
 @click.argument("queries", nargs=-1, required=True, type=click.Path())
 @click.option("--top", type=SIZE, default=MATCHES, show_default=True, help="Images per query.")
-@ENCODER_OPTIONS
+@encoder_options
 @click.option("--to", type=PATH, help="A file to write: .html (with pictures), .csv or .parquet.")
 @entry_point
 def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:
