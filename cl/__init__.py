@@ -67,28 +67,10 @@ if TYPE_CHECKING:
 # The modules of the names that are neither losses nor commands.
 _MODULES = {"knn_accuracy": "cl.features.scores", "linear_probe": "cl.features.scores"}
 __all__ = [
-    "BarlowTwinsLoss",
-    "CosineLoss",
-    "DCLLoss",
-    "DCLWLoss",
-    "DebiasedLoss",
-    "EqCoLoss",
-    "InfoNCELoss",
-    "InvariantSpreadLoss",
-    "JCLLoss",
-    "SigmoidLoss",
-    "VICRegLoss",
-    "classify",
-    "compare",
-    "duplicates",
-    "embed",
-    "evaluate",
-    "export",
-    "knn_accuracy",
-    "linear_probe",
-    "load",
-    "search",
-]
+    "BarlowTwinsLoss", "CosineLoss", "DCLLoss", "DCLWLoss", "DebiasedLoss", "EqCoLoss", "InfoNCELoss",
+    "InvariantSpreadLoss", "JCLLoss", "SigmoidLoss", "VICRegLoss", "classify", "compare", "duplicates",
+    "embed", "evaluate", "export", "knn_accuracy", "linear_probe", "load", "search",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

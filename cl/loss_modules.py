@@ -61,6 +61,7 @@ class _Loss(nn.Module):
     names: ClassVar[dict[str, str]] = {}
     fixed: ClassVar[dict[str, Any]] = {}
     gather_distributed: bool
+    least_views: ClassVar[int] = 2
     progress = 1.0
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -70,16 +71,11 @@ class _Loss(nn.Module):
         return module
 
     def __post_init__(self) -> None:
-        self.config = self._config()
+        self._config()  # refuses wrong numbers at once
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.names and "config" in vars(self):
-            self.config = self._config(**{name: value})
-        super().__setattr__(name, value)
-
-    def _config(self, **changed: Any) -> LossConfig:
+    def _config(self) -> LossConfig:
         values: dict[str, Any] = {"kind": self.kind.__name__.rpartition(".")[2], **self.fixed}
-        values |= {field: changed.get(name, getattr(self, name)) for name, field in self.names.items()}
+        values |= {field: getattr(self, name) for name, field in self.names.items()}
         try:
             return cast("LossConfig", self.kind.Config.model_validate(values))
         except ValidationError as error:
@@ -88,7 +84,7 @@ class _Loss(nn.Module):
             raise ValueError(f"{name}={first['input']!r}: {first['msg'].lower()}") from None
 
     def _loss(self, term: Term) -> Tensor:
-        return cast("Tensor", self.kind.loss(term, self.config, self.progress))
+        return cast("Tensor", self.kind.loss(term, self._config(), self.progress))
 
 
 @_module
@@ -109,15 +105,8 @@ class _Contrastive(_Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_temperature(self.temperature)
         self.memory_bank = _memory_bank(self.memory_bank_size)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "temperature":
-            _check_temperature(value)
-        super().__setattr__(name, value)
-
-    def extra_repr(self) -> str:
-        return f"temperature={torch.as_tensor(self.temperature).item():g}"
 
     @torch.compiler.disable
     def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
@@ -131,7 +120,7 @@ class _Contrastive(_Loss):
         Raises:
             ValueError: the shapes do not fit, or the loss does not take what is given.
         """
-        _check_views(views)
+        _check_views(views, self.least_views)
         temperature = _check_temperature(self.temperature)
         images = len(views[0])
         groups, labels = _per_image("groups", groups, views[0]), _per_image("labels", labels, views[0])
@@ -272,17 +261,8 @@ class JCLLoss(_Contrastive):
     names: ClassVar = {"strength": "strength"}
     fixed: ClassVar = {"ramp": True}
     temperature: float | Tensor = 0.2
+    least_views: ClassVar[int] = 3  # the variance of one positive is 0
     strength: float = field(default=4.0, kw_only=True)
-
-    @torch.compiler.disable
-    def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
-        """As in InfoNCELoss, of three or more views."""
-        if len(views) < 3:
-            raise ValueError(
-                f"JCLLoss needs at least 3 views of each image, found {len(views)}: the variance of one "
-                "positive is 0; use InfoNCELoss"
-            )
-        return super().forward(*views, groups=groups, labels=labels)
 
 
 @_module
@@ -411,14 +391,13 @@ def _batch(view: Tensor, groups: Tensor | None) -> Batch:
 
 
 def _memory_bank(size: Size) -> Queue | None:
-    found = (size,) if isinstance(size, int) else tuple(size)
-    if found == (0,) or (len(found) == 2 and found[0] == 0):
+    if size == 0:
         return None
-    if len(found) != 2 or min(found) < 1:
+    if isinstance(size, int) or len(size) != 2 or min(size) < 1:
         raise ValueError(
             f"memory_bank_size={size}, expected (rows, width), such as (4096, 128), or 0 for no memory bank"
         )
-    return Queue(*found)
+    return Queue(*size)
 
 
 def _wide(view: Tensor) -> Tensor:
@@ -430,16 +409,16 @@ def _full_precision(view: Tensor) -> torch.autocast:
     return torch.autocast(view.device.type, enabled=False)
 
 
-def _check_views(views: Sequence[Tensor]) -> None:
+def _check_views(views: Sequence[Tensor], least: int = 2) -> None:
     found = [
         f"{view.dtype} {tuple(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
         for view in views
     ]
-    fit = len(views) > 1 and len(set(found)) == 1 and isinstance(views[0], Tensor)
+    fit = len(views) >= least and len(set(found)) == 1 and isinstance(views[0], Tensor)
     if not fit or not views[0].is_floating_point() or views[0].ndim != 2 or not views[0].numel():
         raise ValueError(
-            f"found {', '.join(found) or 'no views'}; expected two or more float tensors of one shape "
-            "(N, D): loss(z0, z1), with groups= and labels= by name"
+            f"found {', '.join(found) or 'no views'}; expected {least} or more float tensors of one "
+            "shape (N, D): loss(z0, z1), with groups= and labels= by name"
         )
 
 
@@ -462,9 +441,7 @@ def _check_temperature(found: object) -> float | Tensor:
     Raises:
         ValueError: it is not a number above 0.
     """
-    number = found
-    if isinstance(found, Tensor):
-        number = found.item() if found.numel() == 1 else found.tolist()
+    number = found.item() if isinstance(found, Tensor) and found.numel() == 1 else found
     if not isinstance(number, Real) or not 0 < float(number) < math.inf:
         raise ValueError(f"temperature={number!r}, expected a number above 0")
     return found.reshape(()) if isinstance(found, Tensor) else float(number)

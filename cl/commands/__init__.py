@@ -5,11 +5,11 @@ it is called, so that --help answers at once. CONTRIBUTING.md adds one.
 """
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from cl.commands.defaults import ENCODER, FILES, FOLDERS, MATCHES
 from cl.commands.outputs.classification import COLUMNS, encoder_beside, summary
@@ -27,59 +27,52 @@ def main() -> None:
     """
 
 
-def labelled_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name labelled training and validation images, and the neighbours that vote."""
-    path = click.Path(path_type=Path)
-    for option in (
-        click.option(
-            "--k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote."
-        ),
-        click.option(
-            "--holdout", type=float, default=0.2, show_default=True, help="The share that is held out."
-        ),
-        click.option(
-            "--labels",
-            type=path,
-            help="A table with the columns path and label, optionally group, instead of folders.",
-        ),
-        click.option(
-            "--val",
-            multiple=True,
-            type=path,
-            help="Other labelled images to test on; without it, a share of the first is held out.",
-        ),
-        click.option("--train", multiple=True, required=True, type=path, help="Labelled images."),
-    ):
-        function = option(function)
-    return function
+def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """One decorator for several options, listed in this order."""
+    return lambda function: reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
-def encoder_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose an encoder."""
-    function = click.option(
-        "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
-    )(function)
-    return click.option(
+PATH, SIZE = click.Path(path_type=Path), click.IntRange(min=1)
+TABLE = click.option("--to", type=PATH, help="A file to write: .csv or .parquet.")
+labelled_options = _together(
+    click.option("--train", multiple=True, required=True, type=PATH, help="Labelled images."),
+    click.option(
+        "--val",
+        multiple=True,
+        type=PATH,
+        help="Other labelled images to test on; without it, a share of the first is held out.",
+    ),
+    click.option(
+        "--labels",
+        type=PATH,
+        help="A table with the columns path and label, optionally group, instead of folders.",
+    ),
+    click.option("--holdout", default=0.2, show_default=True, help="The share that is held out."),
+    click.option("--k", type=SIZE, default=20, show_default=True, help="Neighbours that vote."),
+)
+encoder_options = _together(
+    click.option(
         "--encoder",
         default=ENCODER,
         show_default=True,
         help="A checkpoint, or a name such as torchvision:resnet50 or timm:convnext_tiny.fb_in1k.",
-    )(function)
-
-
-def size_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options for the size of an encoder's images."""
-    size = click.IntRange(min=1)
-    function = click.option(
-        "--crop",
-        type=size,
-        help="Side in pixels of the centre crop, given together with --resize.  [default: 224]",
-    )(function)
-    return click.option(
+    ),
+    click.option(
+        "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
+    ),
+)
+size_options = _together(
+    click.option(
         "--resize",
-        type=size,
+        type=SIZE,
         help="Short side in pixels, for an encoder whose file records no transform.  [default: 256]",
-    )(function)
+    ),
+    click.option(
+        "--crop",
+        type=SIZE,
+        help="Side in pixels of the centre crop, given together with --resize.  [default: 224]",
+    ),
+)
 
 
 @main.command("classify", short_help="Classify images from a few labels.")
@@ -113,29 +106,22 @@ def classify_command(**options: Any) -> None:
     """  # noqa: D301
     from cl.commands.classify import classify
 
-    context = click.get_current_context()
-    if options["features"] and context.get_parameter_source("encoder") is ParameterSource.DEFAULT:
-        options["encoder"] = None
     answer = classify(**options)
     for line in summary(answer):
         click.echo(line)
     for option in ("to", "save"):
         if options[option]:
             click.echo(f"wrote {options[option]}")
-    if answer.finetuning and answer.finetuning.better:
-        if options["save"]:
-            click.echo(
-                f"wrote {encoder_beside(Path(options['save']))}: give it as --encoder with this classifier"
-            )
-        else:
-            click.echo("the fine-tuned encoder was not kept; give --save to use it for later images")
+    if options["save"] and answer.finetuning and answer.finetuning.better:
+        beside = encoder_beside(Path(options["save"]))
+        click.echo(f"wrote {beside}: give it as --encoder with this classifier")
 
 
 @main.command("compare", short_help="Tell whether one encoder is better than another.")
 @click.argument("a")
 @click.argument("b")
 @labelled_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
+@TABLE
 @size_options
 @entry_point
 def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
@@ -150,43 +136,33 @@ def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> No
     from cl.commands.compare import compare
 
     comparison = compare(a, b, val=val or None, **options)
-    images, rows = comparison.val_images + comparison.copies, comparison.result.rows
-    parts = {
-        "training images": comparison.train_images,
-        "validation images": comparison.val_images,
-        "classes": comparison.classes,
-    }
-    click.echo(", ".join(counted(number, things) for things, number in parts.items()))
+    _echo_counts(comparison)
+    images = comparison.val_images + comparison.copies
+    copies, near = (f"{n} ({100 * n / images:.1f} %)" for n in (comparison.copies, comparison.near_copies))
     click.echo(
-        f"validation images that are also training images: {_share(comparison.copies, images)}, left out; "
-        f"nearly: {_share(comparison.near_copies, images)}, not left out"
+        f"validation images that are also training images: {copies}, left out; nearly: {near}, not left out"
     )
     click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
-    for row in rows:
+    for row in comparison.result.rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"
         click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
     click.echo(comparison.result.sentence())
 
 
-def _share(images: int, of: int) -> str:
-    return f"{images} ({100 * images / of:.1f} %)"
+def _echo_counts(result: Any) -> None:
+    click.echo(
+        f"{counted(result.train_images, 'training images')}, "
+        f"{counted(result.val_images, 'validation images')}, {counted(result.classes, 'classes')}"
+    )
 
 
 @main.command("duplicates", short_help="Find images that are copies of each other.")
-@click.argument("features", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--images",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="The folder that the names in FEATURES start from, if the file does not record it or it has moved; "
-    "twice for two files.",
-)
+@click.argument("features", nargs=-1, required=True, type=PATH)
+@click.option("--images", type=PATH, help="The images' folder, if it has moved or FEATURES do not record it.")
 @encoder_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file to write: .csv or .parquet.")
+@TABLE
 @entry_point
-def duplicates_command(
-    features: tuple[Path, ...], images: tuple[Path, ...], to: Path | None, **options: Any
-) -> None:
+def duplicates_command(features: tuple[Path, ...], to: Path | None, **options: Any) -> None:
     """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
 
     Copies may differ in size, compression, a small crop, mirroring or brightness. With two files, of training
@@ -195,7 +171,7 @@ def duplicates_command(
     """
     from cl.commands.duplicates import duplicates
 
-    copies = duplicates(features, images=images or None, to=to, **options)
+    copies = duplicates(features, to=to, **options)
     groups = copies[-1].group if copies else 0
     click.echo(
         f"{counted(groups, 'groups')} of copies, {counted(len(copies), 'images')}" + (f": {to}" if to else "")
@@ -206,12 +182,12 @@ def duplicates_command(
 
 
 @main.command("embed", short_help="Write the features of images.")
-@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("images", nargs=-1, required=True, type=PATH)
 @click.option(
     "--to",
     required=True,
-    type=click.Path(path_type=Path),
-    help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
+    type=PATH,
+    help="The file to write: .parquet, or .npy with the names in a .txt beside it.",
 )
 @encoder_options
 @size_options
@@ -232,7 +208,7 @@ def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
 
 @main.command("evaluate", short_help="Measure how well an encoder separates labelled images.")
 @labelled_options
-@click.option("--to", type=click.Path(path_type=Path), help="A file for the table: .csv or .parquet.")
+@TABLE
 @encoder_options
 @size_options
 @entry_point
@@ -248,10 +224,7 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     from cl.commands.evaluate import evaluate
 
     evaluation = evaluate(val=val or None, **options)
-    click.echo(
-        f"{counted(evaluation.train_images, 'training images')}, "
-        f"{counted(evaluation.val_images, 'validation images')}, {counted(evaluation.classes, 'classes')}"
-    )
+    _echo_counts(evaluation)
     for row in evaluation.rows():
         within = "(one group of images: no interval)"
         if row.low is not None:
@@ -263,7 +236,7 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
 @click.argument("format", type=click.Choice([*FILES, *FOLDERS]))
 @click.option(
     "--to",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
 )
 @encoder_options
@@ -274,7 +247,7 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
 )
 @click.option(
     "--card",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="For hub: a file of Markdown to append to the model card, such as report/tables.md.",
 )
 @entry_point
@@ -291,13 +264,11 @@ def export_command(format: str, **options: Any) -> None:
 
 
 @main.command("search", short_help="Find the images most similar to others.")
-@click.argument("features", type=click.Path(path_type=Path))
+@click.argument("features", type=PATH)
 @click.argument("queries", nargs=-1, required=True, type=click.Path())
-@click.option("--top", type=click.IntRange(min=1), help=f"Images per query.  [default: {MATCHES}]")
+@click.option("--top", type=SIZE, default=MATCHES, show_default=True, help="Images per query.")
 @encoder_options
-@click.option(
-    "--to", type=click.Path(path_type=Path), help="A file to write: .html (with pictures), .csv or .parquet."
-)
+@click.option("--to", type=PATH, help="A file to write: .html (with pictures), .csv or .parquet.")
 @entry_point
 def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:
     """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.

@@ -32,7 +32,7 @@ from cl.commands.outputs.classification import (
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.data.transform import Transform
-from cl.encoders.encoder import Encoder, opened, with_size
+from cl.encoders.encoder import Encoder, opened
 from cl.encoders.encoder import save as save_encoder
 from cl.statistics import independent, interval
 
@@ -41,7 +41,7 @@ def classify(
     labels: File | None = None,
     images: Inputs | None = None,
     *,
-    encoder: File | Encoder | None = None,
+    encoder: File | Encoder = ENCODER,
     features: File | None = None,
     classifier: File | None = None,
     to: File | None = None,
@@ -61,7 +61,7 @@ def classify(
         labels: a .csv or .parquet table with the columns path, label and optionally group. A cell `a;b`, or
             two rows of a path, give an image two labels; images of a group are held out together.
         images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
-        encoder: a file or name that `cl.load` takes, or what it returned; None: models/backbone.safetensors.
+        encoder: a file or name that `cl.load` takes, or what it returned.
         features: a file of `cl embed`, instead of images.
         classifier: a file that `save` has written, instead of labels.
         to: the .csv or .parquet file of predictions to write.
@@ -81,18 +81,18 @@ def classify(
     saved = target_of(save, suffixes=(FILE,), option="--save")
     _check(table, used, saved)
     tuned = encoder_beside(saved) if finetune and saved else None
-    if finetune:
-        _check_finetuning(table, features)
-        target_of(tuned, encoder, suffixes=(FILE,), option="--save")
+    target_of(tuned, encoder, suffixes=(FILE,), option="--save")
+    if finetune and not (labels and images):
+        raise ValueError("--finetune trains on --images with --labels; give both")
     if bool(images) == bool(features):
         raise ValueError(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
         )
     known = classifier_file.load(used) if used else None
     if features:
-        source = _from_file(Path(features).expanduser(), encoder, prefix, resize, crop)
+        source = _from_file(Path(features).expanduser(), encoder != ENCODER, prefix, resize, crop)
     else:
-        source = _from_images(images, encoder or ENCODER, prefix, resize, crop, known)
+        source = _from_images(images, encoder, prefix, resize, crop, known)
     if finetune and source.encoder and source.encoder.config is None:
         raise ValueError(
             "--finetune cannot record this encoder, whose layers differ from those of its architecture; "
@@ -126,12 +126,6 @@ def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> N
             raise ValueError(
                 f"--save {save} would overwrite another file than a classifier; choose another path"
             ) from error
-
-
-def _check_finetuning(labels: Path | None, features: Any) -> None:
-    if not labels or features:
-        other = "--features" if features else "--classifier"
-        raise ValueError(f"--finetune trains on --images with --labels, found {other}; leave out one of them")
 
 
 @dataclass(frozen=True)
@@ -172,13 +166,13 @@ def _from_images(
     names = [name for name, _ in listing.images_in(inputs, Counter())]
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
-    encoder = opened(given, prefix)
+    encoder = copy.copy(opened(given, prefix))
     if used and "transform" in used.encoder and not (encoder.records_size or resize or crop):
         trained = Transform.model_validate_json(used.encoder["transform"])
         resize, crop = trained.resize, trained.crop
-    transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
-    notes = {"sha256": encoder.sha256, "transform": transform.model_dump_json()}
-    embedded = partial(embed, inputs, encoder=encoder, resize=resize, crop=crop)
+    encoder.set_size(resize, crop)
+    notes = {"sha256": encoder.sha256, "transform": encoder.transform.model_dump_json()}
+    embedded = partial(embed, inputs, encoder=encoder)
     return _Source(names, listing.root_of(inputs), notes, embedded, encoder)
 
 
@@ -191,9 +185,7 @@ def _classified(used: Classifier, file: Path, source: _Source) -> Classification
     if "sha256" not in embedded.notes:
         say(f"the features do not record their encoder; make sure that it is that of {file}")
     if "sha256" not in used.encoder:
-        given = matching.transform_of(embedded)
-        size = f", with resize={given.resize} and crop={given.crop}" if "transform" in embedded.notes else ""
-        say(f"{file} does not record its encoder; make sure that the features are from the same one{size}")
+        say(f"{file} does not record its encoder; make sure that the features are from the same one")
     probabilities = used.head.probabilities(embedded.features)
     return likeliest(embedded.names, used.classes, probabilities, multilabel=used.head.multilabel)
 
@@ -219,14 +211,11 @@ def _trained(
     comparison = better = None
     if finetune:
         assert source.encoder
-        encoder = copy.copy(source.encoder)
-        encoder.transform = Transform.model_validate_json(embedded.notes["transform"])
         files = [source.root / name for name in known.names]
-        comparison, tuned = finetuned_if_better(encoder, files, rows, known, trained.head, show)
+        comparison, tuned = finetuned_if_better(source.encoder, files, rows, known, trained.head, show)
         if tuned:
             better, trained = tuned
-            # The encoder records the size of its images.
-            embedded = source.features(encoder=better, resize=None, crop=None)
+            embedded = source.features(encoder=better)
             assert embedded
     probabilities = trained.head.probabilities(embedded.features)
     probabilities[labelled] = trained.calibrated

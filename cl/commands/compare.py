@@ -8,20 +8,20 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.labelled import LabelledImages
-from cl.commands.inputs.paths import File, Inputs, existing
+from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs import near_duplicates
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.console.progress import Count
-from cl.data.transform import Transform
 from cl.encoders.encoder import Encoder, opened
-from cl.features.correctness import check, correctness
+from cl.features.correctness import check_different, correctness
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import MeasureDifference, PairedComparison, judge
 
@@ -76,18 +76,22 @@ def compare(
             are also training images.
     """
     target, show = target_of(to, a, b, train, val, labels), progress("compare")
-    for images in (train, val):
-        if images is not None:
-            existing(images)  # raises ValueError before the encoders are read
-    pair = [_load(given, letter, resize, crop) for given, letter in ((a, "A"), (b, "B"))]
-    if (resize or crop) and all(each.encoder.records_size for each in pair):
+    pair = [copy.copy(opened(given)) for given in (a, b)]
+    if (resize or crop) and all(encoder.records_size for encoder in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
+    for encoder in pair:
+        if not encoder.records_size:
+            encoder.set_size(resize, crop)
+    names = [
+        f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
+        for given, letter in ((a, "A"), (b, "B"))
+    ]
     bank, queries, copies = labelled.read(
-        train, val, partial(_side_by_side, pair), labels=labels, holdout=holdout, say=show.say
+        train, val, partial(_side_by_side, pair, names), labels=labels, holdout=holdout, say=show.say
     )
-    x, y = (np.split(images.features, [pair[0].encoder.width], axis=1) for images in (bank, queries))
-    for each, train_rows, val_rows in zip(pair, x, y, strict=True):
-        check(train_rows, val_rows, each.name)
+    x, y = (np.split(images.features, [pair[0].width], axis=1) for images in (bank, queries))
+    for name, rows in zip(names, x, strict=True):
+        check_different(torch.from_numpy(rows), name)
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
     result = judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
     if target:
@@ -98,36 +102,19 @@ def compare(
         val_images=len(queries),
         classes=len({*bank.labels, *queries.labels}),
         copies=copies,
-        near_copies=_near_copies(bank, queries, pair[0].encoder, show.count),
+        near_copies=_near_copies(bank, queries, pair[0], show.count),
     )
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """An encoder, its name in messages, and the size of its images if its file records none."""
-
-    encoder: Encoder
-    name: str
-    resize: int | None
-    crop: int | None
-
-
-def _load(given: File | Encoder, letter: str, resize: int | None, crop: int | None) -> _Loaded:
-    name = f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
-    encoder = copy.copy(opened(given))
-    return _Loaded(encoder, name, *((None, None) if encoder.records_size else (resize, crop)))
-
-
-def _side_by_side(pair: Sequence[_Loaded], images: Path) -> Features:
+def _side_by_side(pair: Sequence[Encoder], names: Sequence[str], images: Path) -> Features:
     """The features of images by both encoders, (N, D_A + D_B)."""
     both = []
-    for each in pair:
+    for encoder, name in zip(pair, names, strict=True):
         try:
-            features = embed(images, encoder=each.encoder, resize=each.resize, crop=each.crop)
+            features = embed(images, encoder=encoder)
         except ValueError as error:
-            raise ValueError(f"{each.name}: {error}") from error
+            raise ValueError(f"{name}: {error}") from error
         assert features
-        each.encoder.transform = Transform.model_validate_json(features.notes["transform"])
         both.append(features)
     a, b = both
     assert a.names == b.names  # images are decoded in the same way for both

@@ -9,7 +9,6 @@ import numpy as np
 
 from cl.commands.defaults import ENCODER
 from cl.commands.inputs import matching
-from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File, Inputs, as_paths
 from cl.commands.jobs import near_duplicates
 from cl.commands.jobs.near_duplicates import Calibration, Pairs
@@ -43,7 +42,7 @@ class Copy:
 def duplicates(
     features: Inputs,
     *,
-    images: Inputs | None = None,
+    images: File | None = None,
     encoder: File | Encoder = ENCODER,
     to: File | None = None,
     prefix: str | None = None,
@@ -55,8 +54,8 @@ def duplicates(
 
     Args:
         features: a file of `cl embed`, or two, of training and validation images, searched together.
-        images: the folder that the names in a file of features start from, or one for each file; default: the
-            folder that the file records.
+        images: the folder that the names in the files start from; default: the folder that each file records,
+            or else the current one.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned.
         to: a .csv or .parquet file to write, with the fields of `Copy` as columns.
         prefix: which encoder to use if the file contains several.
@@ -75,7 +74,11 @@ def duplicates(
     parts = [matching.read(path) for path in files]
     show = progress("duplicates")
     matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]), show.say)
-    paths = [path for part in _paths(parts, files, images) for path in part]
+    paths = [
+        Path(images or part.notes.get("folder", "")).expanduser() / name
+        for part in parts
+        for name in part.names
+    ]
     if len(paths) < 2:
         raise ValueError(f"{files[0]} has features of 1 image, which cannot have copies; embed more images")
     rows = np.concatenate([part.features for part in parts]) if len(parts) > 1 else parts[0].features
@@ -83,9 +86,11 @@ def duplicates(
     try:
         calibration, pairs = near_duplicates.find(rows, paths, loaded, show.count)
     except FileNotFoundError as error:
-        advice = "give the folder that the names start from with --images"
-        raise ValueError(f"no image {error.filename}, which is in the features; {advice}") from error
-    for line in _calibrated(calibration, pairs, len(paths)):
+        raise ValueError(
+            f"no image {error.filename}, which is in the features; give the folder that the names start from "
+            "with --images"
+        ) from error
+    for line in _calibrated(calibration):
         show.say(line)
     stems = [path.stem for path in files]
     names = stems if len({*stems}) == len(files) else [str(path) for path in files]
@@ -98,46 +103,17 @@ def duplicates(
     return copies
 
 
-def _paths(
-    parts: Sequence[Features],
-    files: Sequence[Path],
-    images: Inputs | None,
-) -> list[list[Path]]:
-    """The paths of the images of each file."""
-    given = as_paths(images) if images is not None else [None] * len(files)
-    folders = given * len(files) if len(given) == 1 else given
-    if len(folders) != len(files):
-        raise ValueError(
-            f"found {len(folders)} folders for {counted(len(files), 'files')} of features; give one for each"
-        )
-    paths, advice = [], "give the folder that the names start from with --images"
-    for part, file, folder in zip(parts, files, folders, strict=True):
-        if folder is None and "folder" not in part.notes:
-            raise ValueError(f"{file} does not record the folder of its images; {advice}")
-        root = folder or Path(part.notes["folder"])
-        if not root.is_dir():
-            raise ValueError(f"no folder {root} of the images in {file}; {advice}")
-        paths.append([root / name for name in part.names])
-    return paths
-
-
-def _calibrated(calibration: Calibration, pairs: Pairs, count: int) -> list[str]:
+def _calibrated(calibration: Calibration) -> list[str]:
     """Lines about the thresholds, their recall, and their false positives."""
     recall = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in calibration.recall.items())
     mean = sum(calibration.recall.values()) / len(calibration.recall)
-    others = count * (count - 1) // 2 - len(pairs.positions)
+    share = calibration.false_agreements / max(1, calibration.different)
     return [
         f"thresholds: cosine {calibration.cosine:.3f}, agreement of pixels {calibration.agreement:.3f}",
         f"found {100 * mean:.1f} % of {calibration.copies * len(calibration.recall)} made copies ({recall})",
-        "false positives by the agreement of pixels: "
-        + _rate(calibration.false_agreements, calibration.different, "pairs of different images"),
-        "false positives by the cosine alone: "
-        + _rate(pairs.candidates - len(pairs.positions), others, "pairs that are not copies"),
+        f"false positives by the agreement of pixels: {calibration.false_agreements} of "
+        f"{calibration.different} pairs of different images, {100 * share:.2g} %",
     ]
-
-
-def _rate(wrong: int, pairs: int, things: str) -> str:
-    return f"{wrong} of {pairs} {things}, {100 * wrong / max(1, pairs):.2g} %"
 
 
 def _copies(names: list[str], splits: list[str], pairs: Pairs) -> list[Copy]:

@@ -23,7 +23,7 @@ from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
 from cl.console.reasons import lines
 from cl.console.wording import counted
-from cl.encoders.encoder import Encoder, load, opened, with_size
+from cl.encoders.encoder import Encoder, load, opened
 from cl.networks.backbones import check_size
 from cl.runtime import machine
 from cl.runtime.distributed import rank, ranks
@@ -52,7 +52,7 @@ def embed(
         images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these. An image that
             is named twice counts once.
         encoder: a file or name that `cl.load` takes, or what it returned, which computes on its own device.
-        to: the file to write: .parquet, .npy with the names in a .txt beside it, or .csv; None: return them.
+        to: the file to write: .parquet, or .npy with the names in a .txt beside it; None: return them.
         prefix: which encoder to use if the file contains several.
         resize: short side in pixels, for an encoder whose file records no transform; together with crop.
         crop: side in pixels of the centre crop.
@@ -72,8 +72,12 @@ def embed(
         path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
         target_of(path, images, encoder, suffixes=tuple(feature_files.FORMATS))
         if path.suffix == ".npy":
-            check_target(path.with_suffix(".txt"), images)
-        _check(path, patches=patches)
+            names, is_continued = path.with_suffix(".txt"), Path(f"{path}.partial/identity").exists()
+            check_target(names, images)
+            if names.exists() and not (path.exists() or is_continued):
+                raise ValueError(
+                    f"--to {to} would overwrite {names}, which cl embed did not write; rename one"
+                )
         inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -120,27 +124,18 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> int:
     return embedded
 
 
-def _check(to: Path, *, patches: bool) -> None:
-    if patches and to.suffix == ".csv":
-        raise ValueError(f"--patches does not fit .csv; choose {to.stem}.npy")
-    names = to.with_suffix(".txt")
-    is_continued = Path(f"{to}.partial/identity").exists()
-    if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
-        raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
-
-
 def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: Progress) -> None:
     """Set the image size if the encoder's file does not record it."""
-    encoder.transform = with_size(encoder.transform, resize, crop, is_recorded=encoder.records_size)
-    if resize or encoder.records_size:
-        return
-    used, size = encoder.transform.crop, getattr(encoder.config, "size", None)
-    stem = getattr(encoder.network, "conv1", None)
-    if getattr(stem, "stride", None) == (1, 1) or (size and size < used):
+    encoder.set_size(resize, crop)
+    is_small = getattr(getattr(encoder.network, "conv1", None), "stride", None) == (1, 1)
+    used, built_for = (
+        encoder.transform.crop,
+        getattr(encoder.config, "size", None) or (32 if is_small else 224),
+    )
+    if not encoder.records_size and built_for < used:
         shown.say(
-            f"the encoder was built for {f'images of {size} px' if size else 'small images'}, but gets crops "
-            f"of {used} px, because its file records no size: give the size of its training, for example "
-            f"--resize {size or 32} --crop {size or 32}"
+            f"the encoder was built for about {built_for} px, but gets crops of {used} px, because its file "
+            f"records no size: give that of its training, such as --resize {built_for} --crop {built_for}"
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cl.commands.defaults import ENCODER, FILES, FOLDERS
 from cl.commands.inputs.paths import File
-from cl.commands.outputs.tables import check_target
+from cl.commands.outputs.tables import check_target, target_of
 from cl.data.transform import Transform
 from cl.encoders import foreign, formats
 from cl.encoders.encoder import IMAGENET, transform_in, with_size
@@ -60,8 +60,15 @@ def export(
             overwrite it, an argument does not fit the format, or images of this size do not fit the network.
     """
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
-    text = _check(format, path, license, card)
-    check_target(path if format in FILES else path / formats.WEIGHTS, encoder)
+    if format in FILES:
+        target_of(path, encoder, suffixes=(FILES[format],))
+    else:
+        check_target(path / formats.WEIGHTS, encoder)
+    for name, value in (("license", license), ("card", card)):
+        if value and format != "hub":
+            raise ValueError(f"--{name} {value} is only for hub, not for {format}; leave it out")
+    if card and not Path(card).is_file():
+        raise ValueError(f"no file --card {card}; give Markdown such as report/tables.md")
     loaded = foreign.load(fspath(encoder), prefix)
     if loaded.deviation and format != "onnx":
         raise ValueError(
@@ -76,14 +83,13 @@ def export(
     if has_size:
         metadata["transform"] = transform.model_dump_json()
     exported = Exported(path, loaded.config.title, loaded.network.fc_features, _inputs(transform, has_size))
-    try:
-        description = (
-            formats.describe(loaded.config, exported.width, transform) if format in FOLDERS else None
-        )
-    except ValueError:  # timm lacks this network
-        if format == "timm":
-            raise
-        description = None
+    description = None
+    if format in FOLDERS:
+        try:
+            description = formats.describe(loaded.config, exported.width, transform)
+        except ValueError:  # timm lacks this network
+            if format == "timm":
+                raise
     if format in ("onnx", *FOLDERS):  # the others take ResNets only, which take any size
         check_size(fspath(encoder), loaded.network, transform.crop, "--crop")
     if format in ("torchvision", "hub") and not (has_size or description) and transform != IMAGENET:
@@ -97,13 +103,14 @@ def export(
     if description and not has_size and "normalisation" not in loaded.metadata:
         for key in ("mean", "std"):  # timm's own defaults are the same
             del description["pretrained_cfg"][key]
+    text = ""
     if format == "hub":
         about = f"{exported.network}.\n\nImages: {exported.inputs}"
         name, library = path.name, "timm" if description else "cl"
         recorded = licence(loaded.metadata)
         license = license or (recorded if LICENSE.fullmatch(recorded) else "other")
-        page = formats.model_card(name, about, library, license, transform.crop, loaded.metadata)
-        text = page + text
+        text = formats.model_card(name, about, library, license, transform.crop, loaded.metadata)
+        text += Path(card).read_text(encoding="utf-8") if card else ""
     formats.write_folder(loaded.network, path, description, text, loaded.metadata | metadata)
     return exported
 
@@ -114,22 +121,3 @@ def _inputs(transform: Transform, has_size: bool) -> str:
         f"RGB in [0, 1], resized to {transform.resize} px and cropped to {transform.crop} px, mean {mean}, "
         f"std {std}{'' if has_size else ' (defaults: no file records the size)'}"
     )
-
-
-def _check(format: str, path: Path, license: str | None, card: File | None) -> str:
-    """The content of the card; raises ValueError if an argument does not fit the format."""
-    suffix = FILES.get(format, "")
-    if suffix and path.suffix != suffix:
-        raise ValueError(f"--to {path} does not end in {suffix}, the suffix of {format} files")
-    if not suffix and path.is_file():
-        raise ValueError(f"--to {path} is a file, but a folder is expected; choose another name")
-    for name, value in (("license", license), ("card", card)):
-        if value and format != "hub":
-            raise ValueError(f"--{name} {value} is only for hub, not for {format}; leave it out")
-    if license and not LICENSE.fullmatch(license):
-        raise ValueError(
-            f"--license {license} is not a license name of the hub; choose for example mit or cc-by-4.0"
-        )
-    if card and not Path(card).is_file():
-        raise ValueError(f"no file --card {card}; give Markdown such as report/tables.md")
-    return Path(card).read_text(encoding="utf-8") if card else ""

@@ -23,7 +23,6 @@ from cl.features.knn import nearest_in_array
 from cl.runtime.tables import columns_of, write_table
 
 LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
-PICTURES = 10_000  # on a page at most: 60 MB
 
 
 class Match(NamedTuple):
@@ -62,7 +61,7 @@ def search(
     queries: Inputs,
     *,
     encoder: File | Encoder = ENCODER,
-    top: int | None = None,
+    top: int = MATCHES,
     to: File | None = None,
     prefix: str | None = None,
 ) -> Matches:
@@ -74,14 +73,13 @@ def search(
             images; or files of features. A name comes before a file of that name: `./a.jpg` is the file.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned. Names and
             files of features need none.
-        top: images per query; None: MATCHES, or all if there are fewer.
+        top: images per query; all if there are fewer.
         to: a file to write: .html with the pictures, or .csv or .parquet with the columns query, rank, name
             and cosine.
         prefix: which encoder to use if the file contains several.
 
     Raises:
-        ValueError: a file is missing or damaged, features came from another encoder or are not finite, `top`
-            exceeds the number of images, or a page would show too many pictures.
+        ValueError: a file is missing or damaged, features came from another encoder or are not finite.
     """
     path = Path(features).expanduser()
     target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
@@ -91,12 +89,7 @@ def search(
     names = [name for part, _ in parts for name in part.names]
     rows = np.concatenate([part.features for part, _ in parts]) if len(parts) > 1 else parts[0][0].features
     own = np.concatenate([positions for _, positions in parts])
-    others = len(bank.names) - bool((own >= 0).any())
-    top = min(MATCHES, others) if top is None else top
-    if not 1 <= top <= others:
-        raise ValueError(f"top={top}, but {path} has {others} images to find; choose at most {others}")
-    if target and target.suffix == ".html" and len(names) * top > PICTURES:
-        raise ValueError(f"{target} would show {len(names)} x {top} pictures, at most {PICTURES}; write .csv")
+    top = min(top, len(bank.names) - bool((own >= 0).any()))
     show = progress("search").count if len(names) * len(bank.names) > LONG else silent
     cosines, positions = nearest_in_array(rows, bank.features, min(top + 1, len(bank.names)), show)
     last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last
@@ -128,9 +121,6 @@ def _queries(
             position = bank.names.index(given)
             row = bank.features[position : position + 1]
             parts.append((Features([given], row, bank.notes), np.array([position])))
-            itself = Path(bank.notes.get("folder", ""), given)
-            if query.exists() and not (itself.exists() and itself.samefile(query)):
-                progress("search").say(f"{given} is the image in {path}; ./{given} is the file here")
         elif query.is_file() and matching.is_features(query):
             other = matching.read(query)
             matching.check_same_encoder(bank, other, (path, query), progress("search").say)

@@ -1,9 +1,8 @@
 """A trained encoder with its transform: from images to features, outside the pipeline."""
 
-import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -68,6 +67,11 @@ class Encoder(nn.Module):
         """Transformed images (N, 3, S, S), on the encoder's device, to features (N, width)."""
         return self.network(images.contiguous(memory_format=torch.channels_last))
 
+    def set_size(self, resize: int | None, crop: int | None) -> None:
+        """Transform images to this size, if one is given, as if the file recorded it; see `with_size`."""
+        self.transform = with_size(self.transform, resize, crop, is_recorded=self.records_size)
+        self.records_size = self.records_size or resize is not None
+
     @torch.no_grad()
     def embed(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
         """Features (N, width) float32 on the CPU, in eval mode; a single image gives N = 1.
@@ -112,7 +116,10 @@ class Encoder(nn.Module):
         features, batches = [], _batches(images, batch_size)
         try:
             for start, batch in zip(count(0, batch_size), batches):
-                features.append(self._features(encode, batch))
+                inputs = batch
+                if not isinstance(inputs, Tensor):
+                    inputs = torch.stack([self.transform(_image_like(image)) for image in inputs])
+                features.append(encode(self.match_weights(inputs)).float().cpu())
                 if wrong := (~features[-1].isfinite().flatten(1).all(1)).nonzero().flatten().tolist():
                     name = f"image {start + wrong[0]}"
                     if not isinstance(batch, Tensor) and isinstance(batch[wrong[0]], str | os.PathLike):
@@ -121,11 +128,6 @@ class Encoder(nn.Module):
         finally:
             self.train(was_training)
         return torch.cat(features) if features else empty
-
-    def _features(self, encode: Callable[[Tensor], Tensor], images: Sequence[Image] | Tensor) -> Tensor:
-        if not isinstance(images, Tensor):
-            images = torch.stack([self.transform(_image_like(image)) for image in images])
-        return encode(self.match_weights(images)).float().cpu()
 
     def match_weights(self, images: Tensor) -> Tensor:
         """Images on the device and in the precision of the weights, channels-last."""
@@ -155,8 +157,7 @@ def _batches(images: Image | Iterable[Image] | Tensor, size: int) -> Iterable[Se
     is_pixels = isinstance(images, np.ndarray) and images.ndim in (2, 3) and images.dtype.kind not in "OU"
     if is_pixels or isinstance(images, FILES_AND_PICTURES):
         return [[images]]  # type: ignore[list-item]
-    unordered = isinstance(images, Set | Mapping | io.IOBase | bytes | bytearray)
-    if unordered or not isinstance(images, Iterable) or getattr(images, "ndim", 1) == 0:
+    if isinstance(images, Set) or not isinstance(images, Iterable):
         raise ValueError(f"found a {type(images).__name__}, expected {ALLOWED}")
     remaining = iter(images)
     return iter(lambda: list(islice(remaining, size)), [])

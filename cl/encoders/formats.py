@@ -12,12 +12,10 @@ from typing import Any, cast
 import torch
 from torchvision.models.resnet import ResNet
 
-from cl.console.wording import counted
 from cl.data.transform import Transform
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
-from cl.networks.two_streams import TwoStreams
 from cl.runtime.files import finished
 from cl.runtime.tensor_files import PARTIAL, save_tensors
 
@@ -39,8 +37,7 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
         ValueError: the format does not support this network, or its package is not installed.
     """
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
-        others = "" if isinstance(network, TwoStreams) else "timm, "
-        raise ValueError(f"{format} supports only kind=resnet without streams; choose {others}hub or onnx")
+        raise ValueError(f"{format} supports only kind=resnet without streams; choose hub or onnx")
     with finished(path) as partial:
         match format:
             case "torchvision":
@@ -68,12 +65,12 @@ def write_folder(
     """
     files = {CARD: card, DESCRIPTION: json.dumps(description, indent=2) if description else ""}
     ours = (WEIGHTS, *files)
-    found = [path for path in folder.glob("*") if path.name not in ours]
-    unfinished = [path for path in found if path.name.startswith(ours) and path.name.endswith(PARTIAL)]
-    if others := {path.name for path in found} - {path.name for path in unfinished}:
+    found = [*folder.glob("*")]
+    if others := [path.name for path in found if not path.name.startswith(ours)]:
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
-    for path in unfinished:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in found:
+        if path.name.endswith(PARTIAL):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in files:
         (folder / name).unlink(missing_ok=True)
     save_tensors(network.state_dict(), folder / WEIGHTS, metadata)
@@ -149,9 +146,7 @@ def _write_detectron2(network: Backbone, path: Path) -> None:
     network = cast(Network, network)
     if network.width != 1 or network.conv1.kernel_size != (7, 7) or len(network.layer1) < 2:
         raise ValueError(
-            f"this backbone has a {network.conv1.kernel_size[0]}x{network.conv1.kernel_size[1]} stem, "
-            f"{network.conv1.out_channels} channels and {counted(len(network.layer1), 'blocks')} in its "
-            "first stage; detectron2's ResNet needs a 7x7 stem, 64 channels and at least 2 blocks"
+            "detectron2's ResNet needs a 7x7 stem, 64 channels and 2 blocks per stage; choose hub"
         )
     tensors = {name: value.numpy() for name, value in in_detectron2(network.state_dict()).items()}
     with path.open("wb") as file:

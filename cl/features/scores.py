@@ -35,15 +35,13 @@ def knn_accuracy(
         ValueError: the shapes do not fit, features are not finite, or there are fewer than k training rows.
     """
     rows = checked(train_features, train_labels, test_features, test_labels)
-    return _percent(knn_correct(*rows, k=k, temperature=temperature))
+    return 100 * float(knn_correct(*rows, k=k, temperature=temperature).double().mean())
 
 
 def knn_correct(
     bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, *, k: int, temperature: float = 0.07
 ) -> Tensor:
     """(M,) bool: the test rows that `knn_accuracy` counts, of what `checked` returns."""
-    if temperature <= 0:
-        raise ValueError(f"temperature={temperature}, expected a number above 0")
     if k < 1:
         raise ValueError(f"k={k}, expected at least 1")
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
@@ -72,15 +70,14 @@ def linear_probe(
     Raises:
         ValueError: the shapes do not fit, features are not finite, or all training rows have one label.
     """
-    return _percent(linear_correct(*checked(train_features, train_labels, test_features, test_labels), c=c))
+    rows = checked(train_features, train_labels, test_features, test_labels)
+    return 100 * float(linear_correct(*rows, c=c).double().mean())
 
 
 def linear_correct(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, *, c: float = 1.0) -> Tensor:
     """(M,) bool: the test rows that `linear_probe` counts, of what `checked` returns."""
     from cl.features.logistic import fit  # late: scipy.optimize is slow to import
 
-    if c <= 0:
-        raise ValueError(f"c={c}, expected a number above 0")
     known = codes.unique()
     if len(known) == 1:
         raise ValueError("all training rows have one label, expected two or more classes")
@@ -90,11 +87,6 @@ def linear_correct(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, 
     parameters = fit((train - mean) / deviation, (codes[:, None] == known).cpu().numpy(), c)
     logits = (test - mean) / deviation @ parameters[:, :-1].T + parameters[:, -1]
     return known[torch.from_numpy(logits.argmax(1)).to(known.device)] == truth
-
-
-def _percent(correct: Tensor) -> float:
-    """Percentage of true elements."""
-    return 100 * float(correct.double().mean())
 
 
 def checked(

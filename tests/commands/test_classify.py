@@ -149,7 +149,7 @@ def test_the_size_of_images_is_that_of_the_classifier(folder, capsys) -> None:
     cl.embed(**of, **size, to="features.npy")
     classify("few.csv", features="features.npy", save="silent.safetensors")
     classify(classifier="silent.safetensors", **of, **size)
-    assert re.search(r"silent\.safetensors does not record.*resize=24", capsys.readouterr().err)
+    assert re.search(r"silent\.safetensors does not record its encoder", capsys.readouterr().err)
 
 
 def test_mistakes_leave_no_file(folder) -> None:
@@ -168,8 +168,8 @@ def test_mistakes_leave_no_file(folder) -> None:
         ({**features, "encoder": "e.safetensors"}, "leave out encoder"),
         ({**features, "resize": 64, "crop": 64}, "leave out .*resize"),
         ({**features, "to": "out.xlsx"}, r"out\.xlsx.*\.csv or \.parquet"),
-        ({**features, "to": "nan.parquet/out.csv"}, "--to .*nan.parquet is a file, not a folder"),
-        ({**features, "save": "nan.parquet/c.safetensors"}, "--save .*nan.parquet is a file, not a folder"),
+        ({**features, "to": "nan.parquet/out.csv"}, "--to .*nan.parquet .Not a directory"),
+        ({**features, "save": "nan.parquet/c.safetensors"}, "--save .*nan.parquet .Not a directory"),
         ({**features, "classifier": "c.safetensors"}, "either --labels .* or --classifier"),
     ):
         with pytest.raises(ValueError, match=message):

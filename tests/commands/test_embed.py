@@ -173,7 +173,7 @@ def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_pa
     arguments = tmp_path / "one", tmp_path / "foreign.safetensors", tmp_path / "features.npy"
     encoder = cl.load(tmp_path / "foreign.safetensors")
     for options, size in (((), (256, 224)), (("--resize", "20", "--crop", "16"), (20, 16))):
-        warned = "was built for small images, but gets crops of 224 px" in run(*arguments, *options)
+        warned = "was built for about 32 px, but gets crops of 224 px" in run(*arguments, *options)
         assert warned == (not options)
         update = dict(zip(("resize", "crop"), size, strict=True))
         encoder.transform = encoder.transform.model_copy(update=update)
@@ -183,7 +183,7 @@ def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_pa
 @pytest.mark.parametrize(
     ("saved", "expected"),
     [
-        (lambda: transformer().state_dict(), "images of 32 px"),
+        (lambda: transformer().state_dict(), "about 32 px"),
         (lambda: transformer(img_size=240).state_dict(), ""),
         (lambda: {"arch": "test_resnet", "model": timm.create_model("test_resnet").state_dict()}, "160 px"),
     ],
@@ -235,7 +235,7 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         "empty, found 1 with suffix .txt; give images": [tmp_path / "empty", *to, *of],
         "bad.csv has the columns species": [tmp_path / "bad.csv", *to, *of],
         "can be read: ValueError: not an image, or an unsupported": [tmp_path / "junk", *to, *of],
-        "must be a file that ends in .parquet, .npy or .csv": [images, "--to", tmp_path / "features.h5"],
+        "must be a file that ends in .parquet or .npy": [images, "--to", tmp_path / "features.h5"],
         "models/backbone.safetensors does not exist; give a checkpoint": [images, *to],
         "another process is writing": [images, "--to", tmp_path / "locked.npy", *of],
         "holds no encoder below 'a.', only below ''": [images, *to, *of, "--prefix", "a."],

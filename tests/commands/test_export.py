@@ -128,9 +128,8 @@ def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None
             *("hub", "--encoder", str(padded))
         ],
         "--license mit is only for hub, not for timm; leave it out": ["timm", "--license", "mit", *of],
-        "--license cc: by is not a license name": ["hub", "--license", "cc: by", *of],
         "no file --card none.md": ["hub", "--card", "none.md", *of],
-        "--to a.pth does not end in .safetensors": ["torchvision", "--to", "a.pth", *of],
+        "--to a.pth must be a file that ends in .safetensors": ["torchvision", "--to", "a.pth", *of],
     }
     assert_refused(project, "export", mistakes)
     assert not (project / "exports").exists()

@@ -172,21 +172,6 @@ def test_a_memory_mapped_array_of_half_precision_gives_the_same(tmp_path) -> Non
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("queries_rows", "row"), [(True, 3), (False, 150)])
-def test_features_that_are_not_finite_are_refused(queries_rows, row, monkeypatch) -> None:
-    monkeypatch.setattr(knn, "READ", 100)
-    queries, bank = features(5), features(200)
-    (queries if queries_rows else bank)[row, 2] = np.nan
-    with pytest.raises(ValueError, match=f"row {row} .*not finite"):
-        nearest_in_array(queries, bank, 3)
-
-
-@pytest.mark.parametrize("k", [0, 6])
-def test_k_beyond_the_array_is_refused(k) -> None:
-    with pytest.raises(ValueError, match=f"found 5 .* {k} nearest; .* 1 to 5"):
-        nearest_in_array(features(2), features(5), k)
-
-
 def test_memory_for_arrays_grows_only_with_the_result(monkeypatch) -> None:
     """All similarities would take 1.5 GiB; the blocks take 4 MiB here."""
     monkeypatch.setattr(knn, "QUERIES", 64)

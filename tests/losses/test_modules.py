@@ -349,14 +349,13 @@ def test_what_does_not_fit_is_refused() -> None:
     numbers = torch.arange(4)
     for call, parts in (
         *((lambda t=t: cl.DCLLoss(t), ["expected a number above 0"]) for t in WRONG),
-        *((lambda t=t: setattr(loss, "temperature", t), ["expected a number above 0"]) for t in WRONG),
         (lambda: falling(z, z), ["temperature=-1.0, expected a number above 0"]),
         (lambda: cl.DCLWLoss(sigma=-1), ["sigma=-1", "greater than 0"]),
-        (lambda: setattr(cl.DCLWLoss(), "sigma", "no"), ["sigma='no'", "number"]),
+        (lambda: cl.DCLWLoss(sigma="no"), ["sigma='no'", "number"]),
         (lambda: cl.VICRegLoss(mu_param=-2), ["mu_param=-2"]),
         (lambda: cl.DebiasedLoss(tau_plus=1), ["tau_plus=1", "less than 1"]),
         (lambda: cl.InfoNCELoss(memory_bank_size=4096), ["memory_bank_size=4096", "(4096, 128)"]),
-        (lambda: loss(z), ["(4, 5)", "two or more"]),
+        (lambda: loss(z), ["(4, 5)", "2 or more"]),
         (lambda: loss(z, z[:3]), ["(3, 5)", "one shape"]),
         (lambda: loss([z, z]), ["found list", "loss(z0, z1)"]),
         (lambda: loss(z, z, numbers), ["int64 (4,)", "labels= by name"]),
@@ -368,7 +367,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: bank(z, z, labels=numbers), ["labels", "memory bank"]),
         (lambda: bank(z[:, :3], z[:, :3]), ["width 3", "memory_bank_size=(8, 3)"]),
         (lambda: cl.SigmoidLoss()(z, z, labels=numbers), ["SigmoidLoss", "InfoNCELoss or DCLLoss"]),
-        (lambda: cl.JCLLoss()(z, z), ["3 views", "found 2", "InfoNCELoss"]),
+        (lambda: cl.JCLLoss()(z, z), ["3 or more"]),
     ):
         with pytest.raises(ValueError) as error:
             call()

@@ -67,12 +67,10 @@ def test_the_neighbours_of_an_image_and_its_part_are_compared_as_in_a_loop() -> 
 
 
 def test_a_start_that_cannot_be_adapted_is_named(params) -> None:
-    untrained, features = backbones.build(params.backbone), torch.randn(2, 8, 4)
+    untrained, features = backbones.build(params.backbone), torch.randn(8, 4)
     with pytest.raises(ValueError, match="untrained weights"):
-        check_start(untrained, *features)
+        check_start(untrained, features)
     nn.init.normal_(untrained.bn1.bias)  # type: ignore[union-attr, arg-type]
-    check_start(untrained, *features)
+    check_start(untrained, features)
     with pytest.raises(ValueError, match="same features"):
-        check_start(untrained, torch.ones(8, 4), torch.ones(8, 4))
-    with pytest.raises(ValueError, match="NaN"):
-        check_start(untrained, features[0], torch.full((8, 4), torch.nan))
+        check_start(untrained, torch.ones(8, 4))

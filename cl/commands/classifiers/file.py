@@ -30,15 +30,12 @@ class Classifier:
             raise ValueError(
                 f"{file} takes {expected} features per image, found {width}; give the encoder that trained it"
             )
-        for name, what, length in (
-            ("sha256", "the encoder of sha256", 12),
-            ("transform", "the transform", None),
-        ):
+        for name in ("sha256", "transform"):
             trained, given = self.encoder.get(name), encoder.get(name)
             if trained and given and trained != given:
                 raise ValueError(
-                    f"{file} was trained with {what} {trained[:length]}, but the features came from "
-                    f"{given[:length]}; give the encoder and size that trained it, or train it again"
+                    f"{file} was trained with the {name} {trained}, but the features came from {given}; give "
+                    "the encoder and size that trained it, or train it again"
                 )
 
 
@@ -66,15 +63,14 @@ def load(path: Path) -> Classifier:
         raise ValueError(f"no file {path}; train a classifier with `cl classify --labels ... --save {path}`")
     try:
         tensors, metadata = load_tensors(path)
-    except DamagedError as error:
-        raise DamagedError(f"{error}; `cl classify --save` writes one") from error
-    try:
         about = json.loads(metadata["classifier"])
         weights, bias = tensors["weights"].numpy(), tensors["bias"].numpy()
         head = Head(weights, bias, float(about["temperature"]), bool(about["several"]))
         classifier = Classifier(head, list(about["classes"]), dict(about["encoder"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"{path} is not a classifier; write one with `cl classify --save`") from error
+        raise DamagedError(
+            f"{path} is not a classifier ({error}); write one with `cl classify --save`"
+        ) from error
     shapes = (len(classifier.classes), len(bias), len(weights))
     if about["kind"] != KIND or len(set(shapes)) > 1:
         raise DamagedError(

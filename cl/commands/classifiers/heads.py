@@ -126,11 +126,10 @@ def folds_of(
         )
     folds = _folds(targets, groups, number)
     for label in _unseen(folds, targets):
-        count = int(targets[:, label].sum())
-        apart = "which cannot be held out in part (images of a group, and copies, stay together)"
+        count = counted(int(targets[:, label].sum()), "labelled images")
         raise ValueError(
-            f"class {classes[label]!r} has {counted(count, 'labelled images')}, "
-            f"{apart if count > 1 else 'expected at least 2'}; label more, or remove this label"
+            f"class {classes[label]!r} has {count}, expected at least 2 that can be held out apart (images "
+            "of a group, and copies, stay together); label more, or remove this label"
         )
     return folds
 

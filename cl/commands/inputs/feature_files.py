@@ -1,4 +1,4 @@
-"""Files of features and image names: Parquet, .npy with a .txt, or CSV.
+"""Files of features and image names: Parquet, or .npy with a .txt.
 
 Writers add part by part: `append` takes features (n, *shape) float32 and n names, with shape (D,), or
 (H', W', D) for patches; `paths` are the written files, with the features last.
@@ -6,8 +6,6 @@ Writers add part by part: `append` takes features (n, *shape) float32 and n name
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import csv
-
-from cl.runtime.tables import with_formula, without_formula
 
 
 @dataclass(frozen=True)
@@ -104,43 +99,10 @@ class Npy:
         return Features(names, features)
 
 
-class Csv:
-    """Columns `name` and 0 to D - 1, for few images; it cannot store notes and patches."""
-
-    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
-        self.paths = [path]
-        columns = [("name", pa.string()), *((str(column), pa.float32()) for column in range(*shape))]
-        self._schema = pa.schema(columns)
-        self._writer = csv.CSVWriter(path, self._schema)
-
-    def append(self, names: list[str], features: np.ndarray) -> None:
-        safe = pa.array([without_formula(name) for name in names])
-        self._writer.write_table(pa.table([safe, *map(pa.array, features.T)], schema=self._schema))
-
-    def close(self) -> None:
-        self._writer.close()
-
-    @staticmethod
-    def read(path: Path) -> Features:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            if "," not in file.readline():
-                raise ValueError("save it with commas between its cells and points in its numbers")
-        options = csv.ConvertOptions(column_types={"name": pa.string()})
-        layout = csv.ParseOptions(newlines_in_values=True)
-        table = csv.read_csv(path, parse_options=layout, convert_options=options)
-        names = [with_formula(name) for name in table["name"].to_pylist()]
-        numbers = [str(number) for number in range(table.num_columns - 1)]
-        if others := sorted({*table.column_names} - {"name", *numbers}):
-            these = ", ".join(map(repr, others[:5]))
-            raise ValueError(f"it has other columns than name, 0, 1, 2 and so on; remove {these}")
-        columns = [column.to_numpy() for column in table.select(numbers).columns]
-        return Features(names, np.stack(columns, axis=1).astype(np.float32))
+FORMATS: dict[str, type[Parquet | Npy]] = {".parquet": Parquet, ".npy": Npy}
 
 
-FORMATS: dict[str, type[Parquet | Npy | Csv]] = {".parquet": Parquet, ".npy": Npy, ".csv": Csv}
-
-
-def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet | Npy | Csv:
+def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet | Npy:
     """A writer of the format that the path's suffix names; close it at the end."""
     return FORMATS[path.suffix](path, shape, notes)
 
@@ -154,7 +116,7 @@ def read(path: Path, *, patches: bool = False) -> Features:
     Raises:
         ValueError: the file is missing, damaged, or not a file of features and names.
     """
-    with _refused(path):
+    try:
         if path.suffix not in FORMATS:
             raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
         features = FORMATS[path.suffix].read(path)
@@ -163,13 +125,7 @@ def read(path: Path, *, patches: bool = False) -> Features:
             raise ValueError(f"it has shape {shape} for {len(features.names)} names, expected a vector each")
         if not all(features.names):
             raise ValueError("it has images without a name")
-    return features
-
-
-@contextmanager
-def _refused(path: Path) -> Iterator[None]:
-    try:
-        yield
+        return features
     except (ValueError, TypeError, AttributeError, KeyError, OSError, pa.ArrowException) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is not a file of features ({why}); write one with `cl embed`") from error

@@ -37,11 +37,9 @@ class Labels:
         if "label" not in content.columns:
             raise ValueError(f"{file} has no column of labels; call one of its columns label")
         self.file, self.has_groups = file, "group" in content.columns
-        self._rows, self._places, self._found = (
-            dict[str, LabelsAndGroup](),
-            dict[str, str](),
-            dict[str, Path](),
-        )
+        self._rows: dict[str, LabelsAndGroup] = {}
+        self._places: dict[str, str] = {}
+        self._found: dict[str, Path] = {}
         for row in content.rows:
             key, group = _key(row.path), row.group or ""
             self._places[_key(_absolute(file.parent / row.path))] = key
@@ -126,17 +124,16 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
     if is_table and "label" in table.read(given, "path", "label").columns:
         labels = Labels(given)
     if labels:
-        rows = zip(names, labels.of(names, root), strict=True)
-        return [(_only(own, name, labels.file), group) if own else None for name, (own, group) in rows]
+        rows = labels.of(names, root)
+        for name, (own, _) in zip(names, rows, strict=True):
+            if len(own) > 1:
+                raise ValueError(
+                    f"{labels.file} gives {name} the labels {', '.join(own)}; expected one, remove others"
+                )
+        return [(own[0], group) if own else None for own, group in rows]
     if not given.is_dir():  # the folder that contains the image
         names = ["/".join(Path(name).parts[-2:]) for name in names]
     return [(label, "") if (label := class_of(name)) else None for name in names]
-
-
-def _only(labels: list[str], name: str, file: Path) -> str:
-    if len(labels) > 1:
-        raise ValueError(f"{file} gives {name} the labels {', '.join(labels)}; expected one, remove others")
-    return labels[0]
 
 
 @dataclass(frozen=True)

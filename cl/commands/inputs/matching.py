@@ -1,6 +1,5 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
-import json
 from collections.abc import Callable
 from os import fspath
 from pathlib import Path
@@ -14,7 +13,6 @@ from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File
 from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
-from cl.encoders.published import is_name
 
 ROWS = 2**14  # checked at a time
 
@@ -39,7 +37,7 @@ def read(path: Path) -> Features:
 def encoder_of(
     features: Features,
     path: Path,
-    encoder: "File | Encoder",
+    encoder: File | Encoder,
     prefix: str | None,
     say: Callable[[str], None],
 ) -> Encoder:
@@ -58,10 +56,6 @@ def encoder_of(
     name, width = "the encoder", features.features.shape[1]
     if not isinstance(encoder, Encoder):
         name = fspath(encoder)
-        if not (is_name(name) or Path(name).exists()):
-            raise ValueError(
-                f"{name} does not exist; name the encoder that gave the features of {path} with --encoder"
-            )
     given = opened(encoder, prefix)
     notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
     if given.width != width:
@@ -76,9 +70,11 @@ def encoder_of(
         if not given.records_size and given is not encoder:
             given.transform = transform
         elif transform != given.transform:
+            first, other = transform.model_dump(), given.transform.model_dump()
+            differences = ", ".join(f"{x}: {first[x]} and {other[x]}" for x in first if first[x] != other[x])
             raise ValueError(
-                f"{path} came from images with another transform than that of {name} "
-                f"({_difference(transform, given.transform)}); {advice}"
+                f"{path} came from images with another transform than that of {name} ({differences}); "
+                f"{advice}"
             )
     elif not given.records_size:
         raise ValueError(
@@ -116,13 +112,6 @@ def check_same_encoder(
         say(f"{paths[0]} and {paths[1]} do not both record their encoder; make sure that it is the same")
 
 
-def _difference(first: Transform, second: Transform) -> str:
-    pairs = zip(first.model_dump().items(), second.model_dump().values(), strict=True)
-    return ", ".join(
-        f"{name}: {json.dumps(one)} and {json.dumps(other)}" for (name, one), other in pairs if one != other
-    )
-
-
 def is_features(path: Path) -> bool:
     """Whether a file holds features by the names of its columns; a table of images does not."""
     if path.suffix == ".parquet":
@@ -130,7 +119,4 @@ def is_features(path: Path) -> bool:
             return "features" in pq.read_schema(path).names
         except pa.ArrowException:
             return False  # nor a table of images, as reading it will say
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            return {"name", "0"} <= {*file.readline().replace('"', "").strip().split(",")}
     return path.suffix == ".npy"

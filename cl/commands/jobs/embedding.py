@@ -115,8 +115,8 @@ class EmbeddingJob:
             if not len(listing):
                 others = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
                 raise ValueError(
-                    f"no images in {_named(self.inputs)}, found {others or 'no files at all'}; give images, "
-                    "a folder, a list or a table of images"
+                    f"no images in {', '.join(map(str, self.inputs))}, found {others or 'no files at all'}; "
+                    "give images, a folder, a list or a table of images"
                 )
         except (ValueError, OSError):
             if not (self.partial / "identity").exists():  # else there are parts of an earlier run
@@ -135,10 +135,6 @@ class EmbeddingJob:
         for path in listing.folder.iterdir():
             os.replace(path, self.partial / identity / path.name)
         (self.partial / "identity").write_text(identity)
-
-
-def _named(inputs: Sequence[Path]) -> str:
-    return f"{inputs[0]} and {len(inputs) - 1} more" if len(inputs) > 1 else str(inputs[0])
 
 
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
@@ -222,27 +218,21 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     table = merged / f"{job.target.name}.skipped.csv"
     with closing(file):
         for part in job.parts:
-            names, features, skipped = _load(job, part)
+            tensors, metadata = load_tensors(job.path(part))
+            images, skipped = job.images(part), json.loads(metadata["skipped"])
+            names = [name for name in job.listing.names(images.start, images.stop) if name not in skipped]
             if names:
-                file.append(names, features)
+                file.append(names, tensors["features"].numpy())
             embedded += len(names)
             unreadable |= skipped
     write_csv(table, ["name", "reason"], unreadable.items())
     if not embedded:
         shutil.rmtree(job.partial, ignore_errors=True)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
-        raise ValueError(f"none of the images in {_named(job.inputs)} can be read: {first}")
+        raise ValueError(f"none of the images can be read: {first}")
     for path in (table, *file.paths):
         with path.open("r+b") as finished:
             os.fsync(finished.fileno())
         os.replace(path, job.target.parent / path.name)
     shutil.rmtree(job.partial, ignore_errors=True)
     return embedded, Counter(unreadable.values())
-
-
-def _load(job: EmbeddingJob, part: int) -> tuple[list[str], np.ndarray, dict[str, str]]:
-    """A finished part: names and features (n, *shape) of readable images; reasons for the others by name."""
-    tensors, metadata = load_tensors(job.path(part))
-    images, skipped = job.images(part), json.loads(metadata["skipped"])
-    names = [name for name in job.listing.names(images.start, images.stop) if name not in skipped]
-    return names, tensors["features"].numpy(), skipped

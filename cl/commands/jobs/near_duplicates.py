@@ -60,13 +60,11 @@ class Pairs:
 
     positions: (m, 2), the smaller first.
     cosines, agreements: (m,).
-    candidates: how many candidates reached the threshold of the cosine.
     """
 
     positions: np.ndarray
     cosines: np.ndarray
     agreements: np.ndarray
-    candidates: int
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ def copies_among(images: DescribedImages, thresholds: Calibration, count: Count)
     pairs, cosines = pairs[cosines >= thresholds.cosine], cosines[cosines >= thresholds.cosine]
     agreements = copies.agreement(images.small, pairs, count)
     kept = agreements >= thresholds.agreement
-    return Pairs(pairs[kept], cosines[kept], agreements[kept], len(pairs))
+    return Pairs(pairs[kept], cosines[kept], agreements[kept])
 
 
 def _read(paths: Sequence[Path], transform: Transform, small: np.ndarray, count: Count) -> None:

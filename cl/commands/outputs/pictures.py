@@ -39,16 +39,10 @@ def write(path: Path, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode
 
 def _figure(picture: Path, caption: str, decode: Decode) -> str:
     try:
-        content = base64.b64encode(_thumbnail(decode(picture))).decode()
-        shown = f'<img alt="" src="data:image/jpeg;base64,{content}">'
+        thumbnail, file = Picture.fromarray(decode(picture)), io.BytesIO()
+        thumbnail.thumbnail((SIDE, SIDE))
+        thumbnail.save(file, "JPEG", quality=85)
+        shown = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}">'
     except (ValueError, OSError) as error:
         shown = f"<p>{escape(str(error))}</p>"
     return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _thumbnail(pixels: np.ndarray) -> bytes:
-    picture = Picture.fromarray(pixels)
-    picture.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=85)
-    return file.getvalue()

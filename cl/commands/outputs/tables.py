@@ -1,6 +1,5 @@
 """The files that commands write: whether they can be written, and replace no input."""
 
-import os
 import tempfile
 from collections.abc import Sequence
 from os import PathLike
@@ -8,8 +7,6 @@ from pathlib import Path
 
 from cl.commands.inputs.paths import File, as_paths
 from cl.runtime.base_config import one_of
-
-LONGEST = 255 - len(".00000000.partial")  # bytes of a name to which `finished` adds these
 
 
 def target_of(
@@ -37,10 +34,6 @@ def target_of(
 
 def check_target(path: Path, *inputs: object, option: str = "--to") -> None:
     """Raises ValueError if a file cannot be written, or would replace one of a command's inputs."""
-    if (size := len(os.fsencode(path.name))) > LONGEST:
-        raise ValueError(f"{option} {path}: the name has {size} bytes; choose one of at most {LONGEST}")
-    if files := [folder for folder in path.parents if folder.is_file()]:
-        raise ValueError(f"{option} {path}: {files[0]} is a file, not a folder; choose another path")
     given = [each for each in inputs if isinstance(each, str | PathLike | Sequence)]
     paths = [path for each in given for path in as_paths(each)]
     if path.exists() and any(other.exists() and other.samefile(path) for other in paths):

@@ -134,8 +134,8 @@ def test_mistakes_are_told_before_anything_is_embedded(folder) -> None:
     network, encoder = "gray.safetensors", cl.load("gray.safetensors")
     encoder.config = None
     for options, message in (
-        ({"labels": "labels.csv", "features": "f.parquet"}, "--finetune .*--images.*found --features"),
-        ({"classifier": "c.safetensors", "images": "images"}, "--finetune .*--labels.*found --classifier"),
+        ({"labels": "labels.csv", "features": "f.parquet"}, "--finetune trains on --images with --labels"),
+        ({"classifier": "c.safetensors", "images": "images"}, "--finetune trains on --images with --labels"),
         ({"labels": "labels.csv", "images": "images", "encoder": encoder}, "--finetune cannot record"),
     ):
         with pytest.raises(ValueError, match=message):
