@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 from tiny archives, and CIFAR-10 from the real one if this machine has it."""
 
-import hashlib
 import pickle
 from pathlib import Path
 
@@ -49,17 +48,12 @@ def test_a_foreign_pickle_is_never_opened(kind, name, source, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     settings = source(kind)
     (file,) = (tmp_path / "raw").glob(f"*/{name}")
-    content = pickle.dumps(Trap())
-    file.write_bytes(content)
-    md5 = hashlib.md5(content).hexdigest()
+    file.write_bytes(pickle.dumps(Trap()))
     archive = {
         "cifar10": "cifar-10-python.tar.gz .md5 c58f30108f",
         "cifar100": "cifar-100-python.tar.gz .md5 eb9058c3a3",
     }[kind]
     remedy = f"remove .*, and the next run will create it again from {archive}"
-    with pytest.raises(ValueError, match=f"{name} has md5 {md5}, expected .*; {remedy}"):
+    with pytest.raises(ValueError, match=f"{name} is missing or has another md5 .*; {remedy}"):
         splits_of(settings, tmp_path / "raw")
     assert not Path("trap").exists()
-    file.unlink()
-    with pytest.raises(ValueError, match=f"no file .*/{name}; {remedy}"):
-        splits_of(settings, tmp_path / "raw")
