@@ -24,7 +24,6 @@ T = TypeVar("T")
 Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
 QUIET = 5.0  # seconds between plain lines of a training's epochs
 FORECAST = 15.0  # seconds of training before the first estimate of its time
-MINUTE, HOUR = 60.0, 3600.0
 RARELY = 30.0  # seconds between plain lines of a count, and within an epoch
 WAITING = 10  # percent of the time that is worth a word
 WIDTH = 12  # columns of the bar itself
@@ -58,13 +57,7 @@ class Usage:
 
 
 class Progress:
-    """Shows progress under a title; the loggers get the row of each epoch.
-
-    Attributes:
-        trial: how to try a training in less time, printed if it takes more than an hour.
-    """
-
-    trial = ""
+    """Shows progress under a title; the loggers get the row of each epoch."""
 
     def __init__(
         self,
@@ -218,12 +211,10 @@ class Meter:
             self._second_step = now
         elif not self._forecast_done and now - self._second_step >= FORECAST:
             self._forecast_done = True
-            seconds, trial = self._seconds_left(now), self.progress.trial
-            if seconds >= MINUTE:
-                first = f"; to try it first: {trial}" if trial and seconds > HOUR else ""
+            if (seconds := self._seconds_left(now)) >= 60:
                 self.progress.say(
                     f"the {self.steps - self.done} steps to go take about {duration(seconds)} "
-                    f"at the speed of the first {duration(now - self._second_step)}{first}"
+                    f"at the speed of the first {duration(now - self._second_step)}"
                 )
 
     def _seconds_left(self, now: float) -> float:

@@ -25,12 +25,11 @@ SKIMAGE = [
 ]
 SKLEARN = ["china.jpg", "flower.jpg"]
 MATPLOTLIB = ["grace_hopper.jpg"]
-NAMES = sorted(file.split(".")[0] for file in SKIMAGE + SKLEARN + MATPLOTLIB)
 TRAIN_BAND = 0.7
 
 
 def files() -> dict[str, Path]:
-    """The paths of the twenty photographs by name, in the order of NAMES."""
+    """The paths of the twenty photographs by name, sorted."""
     import matplotlib
     import skimage
     import sklearn

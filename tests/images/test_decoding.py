@@ -128,22 +128,6 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(form, function) ->
     assert growth(refuse) < 2**25
 
 
-def test_pillows_limit_is_the_callers_again(monkeypatch) -> None:
-    """Also after an image that is refused, and whichever of several threads leaves last."""
-    content = file_of(photograph(), "PNG")
-    monkeypatch.setattr(Picture, "MAX_IMAGE_PIXELS", 1234)
-    with pytest.raises(ValueError, match="too large"):
-        decode(png(60_000, 60_000))
-    assert Picture.MAX_IMAGE_PIXELS == 1234
-    first, second = decoding.opened(io.BytesIO(content)), decoding.opened(io.BytesIO(content))
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert Picture.MAX_IMAGE_PIXELS is None
-    second.__exit__(None, None, None)
-    assert Picture.MAX_IMAGE_PIXELS == 1234
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
