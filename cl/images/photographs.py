@@ -4,10 +4,11 @@ from pathlib import Path
 
 from PIL import Image as Picture
 
-SKIMAGE = (
-    "astronaut.png brick.png camera.png cell.png chelsea.png coffee.png coins.png grass.png gravel.png "
-    "hubble_deep_field.jpg ihc.png moon.png motorcycle_left.png page.png retina.jpg rocket.jpg text.png"
-).split()
+SKIMAGE = [
+    *("astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "coffee.png", "coins.png"),
+    *("grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png", "moon.png", "motorcycle_left.png"),
+    *("page.png", "retina.jpg", "rocket.jpg", "text.png"),
+]
 SKLEARN = ["china.jpg", "flower.jpg"]
 MATPLOTLIB = ["grace_hopper.jpg"]
 TRAIN_BAND = 0.7
