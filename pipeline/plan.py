@@ -9,11 +9,12 @@ from typing import Any
 import click
 import torch
 from rich.console import Console
+from rich.filesize import decimal
 
 from cl.config import Params, rules
 from cl.console.command import is_out_of_memory
 from cl.console.progress import Progress
-from cl.console.wording import counted, memory
+from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
 from cl.report.experiments import result_names
@@ -53,7 +54,7 @@ def main() -> None:
         multiple = pretraining.granularity(params)
         fewer = max(multiple, size // 2 // multiple * multiple)
         raise ValueError(
-            f"optim.batch_size={size} does not fit into the free {memory(free)}; try {fewer}, or encode the "
+            f"optim.batch_size={size} does not fit into the free {decimal(free)}; try {fewer}, or encode the "
             "batch in parts, such as optim.microbatches=4 with bn_group=16"
         ) from error
     if command.is_main_process():
@@ -138,7 +139,7 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
     yield f"kNN: {first:.3g} s after the first epoch, {later:.3g} s after each later epoch"
     verdict = "fits" if trial.peak <= free else "does not fit"
     kind = "reserved by PyTorch on a GPU" if here.device.type == "cuda" else "with data workers"
-    yield f"memory: {memory(trial.peak)} {kind}, which {verdict} into the free {memory(free)}"
+    yield f"memory: {decimal(trial.peak)} {kind}, which {verdict} into the free {decimal(free)}"
 
 
 def _earlier(params: Params) -> Iterator[str]:

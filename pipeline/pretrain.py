@@ -23,8 +23,6 @@ from cl.training.checkpoints import optimizer_state, write_epochs
 from cl.training.loop import train
 from pipeline.support import command, locations, outputs, pretraining, provenance, runs
 
-TRIAL = "-S optim.epochs=1"
-
 
 @click.command()
 @command.entry_point
@@ -52,7 +50,6 @@ def main() -> None:
             progress.say(line)
         if not locations.is_temporary_copy():
             progress.say(f"each epoch's row is added to {checkpoints.epochs}")
-        progress.trial = f"{TRIAL} -S optim.least_steps=null" if params.optim.least_steps else TRIAL
         measure = pretraining.monitoring(params, task, data, queries)
         kept = checkpoints.folder / locations.KEPT.name
 

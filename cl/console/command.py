@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
 FULL_OR_BROKEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE}
-STORAGE_ERRORS = FULL_OR_BROKEN | {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
-TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
+STORAGE_ERRORS = FULL_OR_BROKEN | {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EMFILE}
 # What CUDA, NCCL, PyTorch on the CPU, cuDNN and cuBLAS say.
 NO_MEMORY = re.compile("out of memory|can't allocate memory|(CUDNN|CUBLAS)_STATUS_ALLOC_FAILED")
 
@@ -61,10 +60,6 @@ def _one_line_errors(less_memory: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOMEM:
             raise click.ClickException(_memory_full(error, less_memory)) from error
-        if error.errno in TOO_MANY_FILES:
-            raise click.ClickException(
-                f"{error.strerror} ({error.filename}): allow more with `ulimit -n 4096`, then run again"
-            ) from error
         if error.errno not in STORAGE_ERRORS:
             raise
         where = f" ({error.filename or f'here or in {tempfile.gettempdir()}, which TMPDIR sets'})"

@@ -23,8 +23,6 @@ from cl.console.wording import counted, duration
 T = TypeVar("T")
 Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
 QUIET = 5.0  # seconds between plain lines of a training's epochs
-FORECAST = 15.0  # seconds of training before the first estimate of its time
-MINUTE, HOUR = 60.0, 3600.0
 RARELY = 30.0  # seconds between plain lines of a count, and within an epoch
 WAITING = 10  # percent of the time that is worth a word
 WIDTH = 12  # columns of the bar itself
@@ -58,13 +56,7 @@ class Usage:
 
 
 class Progress:
-    """Shows progress under a title; the loggers get the row of each epoch.
-
-    Attributes:
-        trial: how to try a training in less time, printed if it takes more than an hour.
-    """
-
-    trial = ""
+    """Shows progress under a title; the loggers get the row of each epoch."""
 
     def __init__(
         self,
@@ -178,8 +170,7 @@ class Meter:
             title = f"{self.progress.title} (steps)"
             self.task = self.bar.add_task(title, total=self.steps, completed=self.start, note="")
         self._said = time.monotonic()
-        self._second_step: float | None = None  # when it began; a forecast leaves out the first, slower step
-        self._forecast_done = False
+        self._second_step: float | None = None  # its start: the time left leaves out the first, slower step
         self._then = self.progress.usage.now()
         self._reset()
 
@@ -209,22 +200,8 @@ class Meter:
             self.bar.update(self.task, completed=self.done, note=note)
         elif time.monotonic() - self._said >= RARELY:
             self._say_plainly(row)
-        self._say_how_long()
-
-    def _say_how_long(self) -> None:
-        """Say once how long the training will take, as soon as that is known."""
-        now = time.monotonic()
         if self._second_step is None:
-            self._second_step = now
-        elif not self._forecast_done and now - self._second_step >= FORECAST:
-            self._forecast_done = True
-            seconds, trial = self._seconds_left(now), self.progress.trial
-            if seconds >= MINUTE:
-                first = f"; to try it first: {trial}" if trial and seconds > HOUR else ""
-                self.progress.say(
-                    f"the {self.steps - self.done} steps to go take about {duration(seconds)} "
-                    f"at the speed of the first {duration(now - self._second_step)}{first}"
-                )
+            self._second_step = time.monotonic()
 
     def _seconds_left(self, now: float) -> float:
         """By the time of all steps but the first, with the monitoring between them; 0 if unknown or done."""

@@ -21,11 +21,3 @@ def duration(seconds: float) -> str:
     if not days:
         return f"{hours} h {minutes % 60} min"
     return f"{counted(days, 'days')} {round(minutes / 60) % 24} h"
-
-
-def memory(size: float) -> str:
-    """A number of bytes to three digits."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"

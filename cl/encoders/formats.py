@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import pickle
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -16,8 +15,8 @@ from cl.data.transform import Transform
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
-from cl.runtime.files import finished
-from cl.runtime.tensor_files import PARTIAL, save_tensors
+from cl.runtime.files import PARTIAL, finished
+from cl.runtime.tensor_files import save_tensors
 
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
 
@@ -70,7 +69,7 @@ def write_folder(
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
     for path in found:
         if path.name.endswith(PARTIAL):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            path.unlink()
     for name in files:
         (folder / name).unlink(missing_ok=True)
     save_tensors(network.state_dict(), folder / WEIGHTS, metadata)

@@ -1,7 +1,6 @@
 """Image files to upright pixels of 8 bits; `prepare`, training and `cl embed` decode alike."""
 
 import io
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -27,6 +26,7 @@ EXTENSIONS = {
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
 MAX_PIXELS = 178_956_970  # of an uncut image; Pillow refuses more, too
 MAX_TILED_PIXELS = 2**30  # of an image cut into tiles: in RGB, Pillow then takes 4 GiB
+Picture.MAX_IMAGE_PIXELS = MAX_TILED_PIXELS  # Pillow would warn below it and refuse above twice its value
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; limits of the index and the formats
 ORIENTATION = 274  # the EXIF tag
 NO_DATA = 42113  # GDAL's TIFF tag for the value of pixels without data
@@ -76,12 +76,10 @@ def from_picture(
 def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Image]:
     """Open a picture of a supported format; its pixels are decoded on access.
 
-    Pillow's own limit on pixels is off in the block: it prints warnings and ignores tiles.
-
     Raises:
         Exception: as `decode`.
     """
-    with _no_limit, _open(file) as picture:
+    with _open(file) as picture:
         if picture.width * picture.height > max_pixels:
             raise ValueError(
                 f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
@@ -89,29 +87,6 @@ def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Ima
                 f"dataset.tile=512, up to {MAX_TILED_PIXELS})"
             )
         yield picture
-
-
-class _NoLimit:
-    """Switches off Pillow's limit on pixels, a global, until the last thread leaves the block."""
-
-    def __init__(self) -> None:
-        self._lock, self._threads = threading.Lock(), 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._threads:
-                self._limit = Picture.MAX_IMAGE_PIXELS
-                Picture.MAX_IMAGE_PIXELS = None
-            self._threads += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._threads -= 1
-            if not self._threads:
-                Picture.MAX_IMAGE_PIXELS = self._limit
-
-
-_no_limit = _NoLimit()
 
 
 def _open(file: BinaryIO) -> Picture.Image:

@@ -33,11 +33,6 @@ class Image:
         """The path or URL, for messages."""
         return str(self.path)
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether reading waits for a network, so that several reads should overlap."""
-        return stores.is_url(self.place)
-
     def read(self) -> bytes:
         """Return the encoded image."""
         return self.path.read_bytes()

@@ -5,32 +5,17 @@ from pathlib import Path
 from PIL import Image as Picture
 
 SKIMAGE = [
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "cell.png",
-    "chelsea.png",
-    "coffee.png",
-    "coins.png",
-    "grass.png",
-    "gravel.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "moon.png",
-    "motorcycle_left.png",
-    "page.png",
-    "retina.jpg",
-    "rocket.jpg",
-    "text.png",
+    *("astronaut.png", "brick.png", "camera.png", "cell.png", "chelsea.png", "coffee.png", "coins.png"),
+    *("grass.png", "gravel.png", "hubble_deep_field.jpg", "ihc.png", "moon.png", "motorcycle_left.png"),
+    *("page.png", "retina.jpg", "rocket.jpg", "text.png"),
 ]
 SKLEARN = ["china.jpg", "flower.jpg"]
 MATPLOTLIB = ["grace_hopper.jpg"]
-NAMES = sorted(file.split(".")[0] for file in SKIMAGE + SKLEARN + MATPLOTLIB)
 TRAIN_BAND = 0.7
 
 
 def files() -> dict[str, Path]:
-    """The paths of the twenty photographs by name, in the order of NAMES."""
+    """The paths of the twenty photographs by name, sorted."""
     import matplotlib
     import skimage
     import sklearn

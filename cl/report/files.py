@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cl.runtime.metric_info import Measurement, recorded
+from cl.runtime.metric_info import Measurement
 
 
 class ResultFiles:
@@ -26,8 +26,7 @@ class ResultFiles:
 
     def measurements(self, result: str) -> list[Measurement]:
         """The measurements of an evaluation, transfer, analysis or baseline."""
-        provenance = self.provenance(result)
-        return recorded(provenance, result) if provenance else []
+        return [Measurement(**values) for values in self.provenance(result).get("measurements", [])]
 
     def table(self, result: str, file: str) -> list[dict[str, str]]:
         path = self.folder(result) / file

@@ -30,7 +30,6 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # read when cuBLAS starts
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 DEVICE_FILES = Path("/dev")
 DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
-LEAST_DRIVERS = {"13": 580, "12": 525}  # by CUDA's major version, from the release notes of CUDA
 
 
 @dataclass(frozen=True)
@@ -82,36 +81,18 @@ def gpus() -> int:
     hidden = chosen is not None and not re.match(r"\d|GPU-|MIG-", chosen)
     if hidden or not (shown or any(DEVICE_FILES.glob("nvidia[0-9]*"))) or not torch.backends.cuda.is_built():
         return 0
-    reason = _cuda_error()
-    if not shown and not chosen and "No CUDA GPUs" in reason:
-        return 0  # a batch system shows the files of GPUs that it has not lent
-    raise ValueError(_unusable(reason, chosen))
-
-
-def _cuda_error() -> str:
-    """Why CUDA does not start."""
     try:
         torch.cuda.init()
     except RuntimeError as error:
-        return str(error)
-    return "unknown error"
-
-
-def _unusable(reason: str, chosen: str | None) -> str:
-    """What is wrong with the GPUs, and what to do."""
-    cuda, driver = torch.version.cuda or "", driver_version() or "(unknown version)"
-    needed = LEAST_DRIVERS.get(cuda.partition(".")[0], "(see CUDA's release notes)")
-    on_cpu = "or put CUDA_VISIBLE_DEVICES= before the command to use the CPU"
-    if "too old" in reason:
-        return (
-            f"the NVIDIA driver {driver} is too old for CUDA {cuda} of PyTorch {torch.__version__}, which "
-            f"needs driver {needed} or newer; update it, install a PyTorch for an older CUDA, {on_cpu}"
-        )
-    names = f" that CUDA_VISIBLE_DEVICES={chosen} names" if chosen else ""
-    return (
-        f"CUDA {cuda} cannot start the GPUs{names} (NVIDIA driver {driver}): {reason.partition('. ')[0]}; "
-        f"see what `nvidia-smi` says, {on_cpu}"
-    )
+        if not shown and not chosen and "No CUDA GPUs" in str(error):
+            return 0  # a batch system shows the files of GPUs that it has not lent
+        names = f" that CUDA_VISIBLE_DEVICES={chosen} names" if chosen else ""
+        raise ValueError(
+            f"CUDA {torch.version.cuda} cannot start the GPUs{names} (NVIDIA driver {driver_version()}): "
+            f"{str(error).partition('. ')[0]}; see what `nvidia-smi` says, update the driver, "
+            "or put CUDA_VISIBLE_DEVICES= before the command to use the CPU"
+        ) from error
+    return shown
 
 
 def driver_version() -> str | None:
@@ -133,8 +114,7 @@ def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True
         fixed_shapes: images have few sizes, so it pays that cuDNN tries its algorithms on each.
 
     Raises:
-        ValueError: the precision needs a GPU, there are fewer GPUs than processes, or see `gpus` and
-            `fused_kernels`.
+        ValueError: the precision needs a GPU, there are fewer GPUs than processes, or see `gpus`.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -159,17 +139,8 @@ def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True
 
 
 def fused_kernels() -> bool:
-    """Whether GPUs use the fused kernels: as CL_FUSED says, or else if Triton finds what it needs to compile.
-
-    Raises:
-        ValueError: CL_FUSED is neither 0 nor 1.
-    """
-    asked = os.environ.get("CL_FUSED")
-    if asked:
-        if asked not in ("0", "1"):
-            raise ValueError(
-                f"CL_FUSED={asked}: choose 1 for fused kernels on a GPU, or 0 for PyTorch's operations"
-            )
+    """Whether GPUs use the fused kernels: as CL_FUSED says (1 or 0), or else if Triton can compile them."""
+    if asked := os.environ.get("CL_FUSED"):
         return asked == "1"
     compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
     header = Path(sysconfig.get_path("include", "posix_prefix")) / "Python.h"  # as Triton, also on Debian

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 LEVEL = 0.95  # of all confidence intervals
 BACKBONE = "backbone"  # the representation of metrics whose names do not contain another
@@ -110,14 +110,3 @@ def flat(numbers: Iterable[Measurement]) -> dict[str, float]:
             seeds = f"{prefix}{number.entry}_n"
             result[seeds] = result.pop(seeds, float(number.n))  # moved behind all numbers of the entry
     return result
-
-
-def recorded(provenance: Mapping[str, Any], result: str) -> list[Measurement]:
-    """The measurements in the provenance of a result such as `evaluate/knn`.
-
-    Raises:
-        ValueError: it lists none, as that of an earlier version.
-    """
-    if "measurements" not in provenance:
-        raise ValueError(f"results/{result}.provenance.json lists no measurements; run `dvc repro`")
-    return [Measurement(**values) for values in provenance["measurements"]]

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ import webdataset
 from cl.images.decoding import NO_LEVELS, Levels
 from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE, finished, reason
+from cl.runtime.stores import is_url
 from cl.shards import duplicates, tiles
 from cl.shards.encoding import Encoded, encode
 from cl.shards.manifest import INDEX, Shard
@@ -97,7 +99,8 @@ def _readable(
     listed: list[Image], storage: Storage, levels: Levels, skipped: dict[str, str], digests: dict[str, bytes]
 ) -> Iterator[tuple[Image, Encoded]]:
     """Yield the readable images or their tiles, and add to `digests`; add the others to `skipped`."""
-    for samples, reading in _read_ahead(tiles.samples_by_image(listed)):
+    by_image = groupby(listed, key=lambda image: tiles.whole_of(image).key)
+    for samples, reading in _read_ahead(list(samples) for _, samples in by_image):
         whole = tiles.whole_of(samples[0])
         try:
             content = reading()
@@ -125,7 +128,7 @@ def _read_ahead(images: Iterator[list[Image]]) -> Iterator[Samples]:
     with ThreadPoolExecutor(THREADS) as pool:
         for samples in images:
             whole = tiles.whole_of(samples[0])
-            waiting.append((samples, pool.submit(whole.read).result if whole.is_remote else whole.read))
+            waiting.append((samples, pool.submit(whole.read).result if is_url(whole.place) else whole.read))
             if len(waiting) > 2 * THREADS:
                 yield waiting.popleft()
         yield from waiting

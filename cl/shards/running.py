@@ -90,5 +90,5 @@ def _write_in_worker(job: Job) -> None:
 def _write_shard(work: Work, job: Job) -> None:
     """Write a shard and its note, unless another process has claimed it."""
     if work.claim(job):
-        packed = pack(work.listed(job), work.storage, work.shard(job), work.levels)
+        packed = pack(work.listed(job), work.storage, work.folder / f"{job.stem}.tar", work.levels)
         save_note(work.note(job), replace(packed, shard=work.deliver(packed.shard)))

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import cast
 
 import numpy as np
@@ -32,12 +31,6 @@ def whole_of(image: Image) -> Image:
 def begins(image: Image) -> bool:
     """Whether this is an uncut image or the first tile of one."""
     return not isinstance(image, Tile) or image.box[:2] == (0, 0)
-
-
-def samples_by_image(listed: list[Image]) -> Iterator[list[Image]]:
-    """The samples of each image in turn: its tiles, or the uncut image."""
-    for _, samples in groupby(listed, key=lambda image: whole_of(image).key):
-        yield list(samples)
 
 
 def images_begun(listed: list[Image]) -> list[Image]:

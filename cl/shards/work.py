@@ -60,10 +60,6 @@ class Work:
         size = self.storage.shard_images
         return list(self.orders[job.split][job.number * size : (job.number + 1) * size])
 
-    def shard(self, job: Job) -> Path:
-        """The path of a finished shard."""
-        return self.folder / f"{job.stem}.tar"
-
     def note(self, job: Job) -> Path:
         """The path of the note on a finished shard."""
         return self.notes / f"{job.stem}.note"

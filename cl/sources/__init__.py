@@ -60,14 +60,6 @@ class Scenes(BaseConfig):
     size: int = Field(ge=64, description="side of a scene in pixels")
     side: Sizes = Field(description="smallest and largest side of an object in pixels")
 
-    @model_validator(mode="after")
-    def _objects_fit(self) -> "Scenes":
-        if self.side[1] > self.size:
-            raise ValueError(
-                f"side={list(self.side)} does not fit into scenes of size={self.size}; choose a smaller side"
-            )
-        return self
-
 
 class Storage(BaseConfig):
     """How images are stored in shards."""
@@ -106,8 +98,6 @@ class Storage(BaseConfig):
                 "store contains a user or password, which results and reports would show: set them in the "
                 "environment, and write the address without them"
             )
-        if self.percentiles[1] > 100:
-            raise ValueError(f"percentiles={list(self.percentiles)} must be between 0 and 100")
         if self.tile and self.shrink:
             raise ValueError(
                 f"tile={self.tile} cuts images that shrink={self.shrink} would make smaller; set one to null"

@@ -16,7 +16,7 @@ from dvc.repo import Repo
 from cl.config import parse_written
 from cl.report import charts
 from cl.report.experiments import Experiment, changed_params, result_names
-from cl.runtime.metric_info import recorded
+from cl.runtime.metric_info import Measurement
 from pipeline.support import command
 from pipeline.support.provenance import git
 
@@ -157,7 +157,7 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
         experiment.metrics.update(json.loads(metrics))
         experiment.provenance[result] = origin
         if "/" in result:
-            experiment.measurements.extend(recorded(origin, result))
+            experiment.measurements.extend(Measurement(**each) for each in origin.get("measurements", []))
         if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
             experiment.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):

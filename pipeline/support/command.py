@@ -41,7 +41,6 @@ def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     @functools.partial(command.entry_point, less_memory=LESS_MEMORY)
     def run(*args: Any, **kwargs: Any) -> None:
         with _logging():
-            machine.fused_kernels()  # a wrong CL_FUSED is reported before anything runs
             function(*args, **kwargs)
 
     @functools.wraps(function)

@@ -101,7 +101,6 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"evaluations.semi_1.views.crop.count": 4}, "semi_1.views.crop: count=4 must be 1"),
         ({"evaluations.retrieval.views.random.count": 4}, "retrieval.views.random: count=4 must be 1"),
         ({f"{SUPERVISED}.views.crop.count": 4}, "training.views.crop: count=4 must be 1"),
-        ({"dataset.scenes.side": [10, 500]}, r"side=\[10, 500\] does not fit .*size=128"),
         ({"baselines.random.evaluations": ["knm"]}, "random.evaluations names knm, .*knn, linear.*choose"),
         ({f"{VOC}detector": "mask_rcnn_c4"}, "detector=mask_rcnn_c4 needs masks, .*kind=voc"),
         ({f"{VOC}milestones": [240]}, r"milestones=\[240\] must be ascending .*iterations=240"),

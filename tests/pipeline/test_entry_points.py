@@ -61,7 +61,6 @@ MISTAKES = [
         "evaluations in params.yaml does not contain 'knm'; choose one of knn, linear, ",
     ),
     (Stage(("prepare",), {"CL_LOG": "tensorbord"}), f"CL_LOG=tensorbord is unknown; choose from {LOGGERS}"),
-    (Stage(("pretrain",), {"CL_FUSED": "yes"}), "CL_FUSED=yes: choose 1"),
 ]
 
 

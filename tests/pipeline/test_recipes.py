@@ -14,7 +14,6 @@ from cl.methods import Setup
 from cl.networks import backbones
 from cl.report import paper_tables
 from cl.runtime.registry import module_of
-from pipeline.pretrain import TRIAL
 from tests.support.documentation import runs
 from tests.support.project import ROOT, compose
 
@@ -170,8 +169,3 @@ def test_recipes_follow_the_protocols_of_the_papers(tmp_path: Path) -> None:
     for recipe, drops in (("npid_cifar10", [120, 160]), ("local_aggregation_imagenet", [152, 189])):
         optim = params(f"quoted/{recipe}").optim
         assert (optim.schedule, [round(part * optim.epochs) for part in optim.milestones]) == ("steps", drops)
-
-
-@pytest.mark.parametrize("recipe", ["own/small", "own/medium", "own/large"])
-def test_the_trial_that_a_long_training_suggests_composes(recipe, tmp_path) -> None:
-    config.check(compose(tmp_path, f"recipe={recipe}", TRIAL.removeprefix("-S ")))

@@ -1,10 +1,8 @@
-"""Numbers of a result: means over seeds, DVC's names for them, and what a provenance gives back."""
-
-import json
+"""Numbers of a result: means over seeds, and DVC's names for them."""
 
 import pytest
 
-from cl.runtime.metric_info import MetricInfo, Share, flat, measurements, recorded
+from cl.runtime.metric_info import MetricInfo, Share, flat, measurements
 
 INFOS = {
     "top1": MetricInfo("top-1", "how many are right", "higher"),
@@ -46,11 +44,3 @@ def test_dvc_sees_flat_names() -> None:
         ("random_linear_top1_sd", 3.0),
         ("random_linear_n", 3.0),
     ]
-
-
-def test_a_provenance_gives_back_what_was_measured_and_an_older_one_is_refused() -> None:
-    found = measurements("evaluate", "linear", RUNS, INFOS)
-    stored = json.loads(json.dumps({"measurements": [each._asdict() for each in found]}))
-    assert recorded(stored, "evaluate/linear") == found
-    with pytest.raises(ValueError, match=r"evaluate/linear.*no measurements.*dvc repro"):
-        recorded({"explained": {}}, "evaluate/linear")

@@ -1,7 +1,6 @@
 """The embedded detection scenes."""
 
 import numpy as np
-import pytest
 
 from cl.detection import coco, voc
 from cl.detection.records import Findings
@@ -16,11 +15,6 @@ def test_scenes_are_the_same_bytes_every_time(scenes_folder, tmp_path) -> None:
         for folder in (scenes_folder, tmp_path)
     )
     assert first == second
-
-
-def test_classes_must_be_photographs(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"dataset.scenes.classes=\['cat'\] .* photographs: astronaut"):
-        scenes.write(SCENES.model_copy(update={"classes": ["cat"]}), tmp_path)
 
 
 def test_both_layouts_hold_the_same_objects(scenes_folder) -> None:
