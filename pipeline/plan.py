@@ -16,8 +16,6 @@ from cl.console.progress import Progress
 from cl.console.wording import counted, memory
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
-from cl.report.experiments import result_names
-from cl.report.files import ResultFiles
 from cl.runtime.distributed import max_over_ranks
 from cl.runtime.machine import Machine
 from cl.training.loop import Data, train
@@ -35,7 +33,7 @@ def main() -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
-    `pretrain` does. For the other stages, the time of their last run is shown.
+    `pretrain` does. The report shows how long each stage took.
     """
     params = command.params()
     progress = command.progress("plan")
@@ -57,7 +55,7 @@ def main() -> None:
             "batch in parts, such as optim.microbatches=4 with bn_group=16"
         ) from error
     if command.is_main_process():
-        click.echo("\n".join([*_figures(params, here, trial, free), *_earlier(params)]))
+        click.echo("\n".join(_figures(params, here, trial, free)))
 
 
 class Trial:
@@ -139,16 +137,6 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
     verdict = "fits" if trial.peak <= free else "does not fit"
     kind = "reserved by PyTorch on a GPU" if here.device.type == "cuda" else "with data workers"
     yield f"memory: {memory(trial.peak)} {kind}, which {verdict} into the free {memory(free)}"
-
-
-def _earlier(params: Params) -> Iterator[str]:
-    """The time of the other stages' last runs, from the provenance of their results."""
-    files = ResultFiles(command.RESULTS, pictures=False)
-    for result in result_names(params.model_dump()):
-        if "/" in result:
-            seconds = files.provenance(result).get("seconds")
-            known = f"{seconds / 3600:.3g} hours in its last run" if seconds else "not measured yet"
-            yield f"{result.replace('/', '@')}: {known}"
 
 
 if __name__ == "__main__":

@@ -58,8 +58,6 @@ class Config(EvaluationConfig):
             raise ValueError(f"fraction={self.fraction}, list={self.list}: set exactly one of them")
         if (self.list is None) != (self.list_md5 is None):
             raise ValueError(f"list={self.list}, list_md5={self.list_md5}: set both or neither")
-        if self.list is None and self.list_url:
-            raise ValueError(f"list_url={self.list_url} has no effect without a list")
         return self
 
     def check(self, train: Reader, val: Reader) -> None:

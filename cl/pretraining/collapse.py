@@ -25,13 +25,8 @@ def measures(embeddings: Tensor) -> dict[str, float]:
         al. 2023, eq. 1, without its 1e-7, since 0 log 0 is 0 here); between 1 and min(N, D).
 
     Raises:
-        ValueError: fewer than two embeddings.
         FloatingPointError: some are not finite.
     """
-    if len(embeddings) < 2:
-        raise ValueError(
-            f"collapse is measured on at least 2 embeddings, found {len(embeddings)}; add images"
-        )
     embeddings = embeddings.float()
     broken = int((~embeddings.isfinite()).any(1).sum())
     if broken:

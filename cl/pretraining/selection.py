@@ -40,8 +40,6 @@ def verdict(rows: Rows, width: int, images: float = math.inf, *, negatives: bool
         negatives: whether the method has any, which decides the advice after a collapse.
     """
     last = int(rows[-1]["epoch"])
-    if missing := [name for name in ("embedding_std", MEASURE) if name not in rows[0]]:
-        return Verdict("unknown", last, f"{', '.join(missing)} was not logged: collapse cannot be ruled out")
     if len(rows) < FEWEST:
         sentence = f"fewer than {FEWEST} epochs do not show whether the encoder still improves"
         return Verdict("unknown", last, sentence)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from cl.config import parse_written
+from cl.config import parse
 from cl.report import charts
 from cl.report.experiments import Experiment, changed_params, result_names
 from cl.runtime.metric_info import recorded
@@ -87,8 +87,8 @@ def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[
     Raises:
         ValueError: its files cannot be read, or an earlier version wrote them.
     """
-    outputs = _Outputs(parse_written(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
-    params = parse_written(candidate.params, "params.yaml")
+    outputs = _Outputs(parse(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
+    params = parse(candidate.params, "params.yaml")
     params.pop("overrides", None)  # other overrides may give the same experiment
     experiment = _experiment(candidate, params, outputs)
     if outputs.missing:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cl.pretraining.selection import Verdict, verdict
+from cl.pretraining.selection import verdict
 
 WIDTH = 128
 
@@ -79,11 +79,6 @@ def test_few_epochs_show_neither_a_trend_nor_a_lasting_collapse(epochs) -> None:
     assert found.sentence == collapsed.sentence
     assert "fewer than 5 epochs" in found.sentence
     assert verdict(rows([1.0] * 5), WIDTH).state == "collapsed"
-
-
-def test_a_log_without_the_columns_says_which() -> None:
-    found = verdict([{"epoch": epoch, "loss": 1.0, "embedding_std": 0.9} for epoch in (1, 2)], WIDTH)
-    assert found == Verdict("unknown", 2, "effective_rank was not logged: collapse cannot be ruled out")
 
 
 def test_labels_are_not_used() -> None:
