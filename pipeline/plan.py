@@ -48,10 +48,8 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        multiple = pretraining.granularity(params)
-        fewer = max(multiple, size // 2 // multiple * multiple)
         raise ValueError(
-            f"optim.batch_size={size} does not fit into the free {memory(free)}; try {fewer}, or encode the "
+            f"optim.batch_size={size} does not fit into the free {memory(free)}; try half, or encode the "
             "batch in parts, such as optim.microbatches=4 with bn_group=16"
         ) from error
     if command.is_main_process():

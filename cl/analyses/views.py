@@ -32,10 +32,9 @@ class Config(BatchesConfig):
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
     """Means over images of the similarity and the variance of an image's views, with histograms."""
-    encode = context.embeddings if config.of == "embedding" else context.features
     batches = -(-config.images // config.batch_size)
     parts: dict[str, list[Tensor]] = {"similarity": [], "variance": []}
-    for views in encode(config.batch_size, batches, AUGMENTATIONS):
+    for views in context.embeddings(config.batch_size, batches, AUGMENTATIONS, of=config.of):
         similarity, variance = spread(torch.stack(views, 1))
         parts["similarity"].append(similarity)
         parts["variance"].append(variance)

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -195,9 +195,3 @@ def histogram(
         for centre, height in zip((edges[:-1] + edges[1:]) / 2, density, strict=True):
             chart.add(label, centre, height)
     return chart
-
-
-def load_folder(folder: Path) -> Iterator[Chart]:
-    """The charts saved in a folder, by file name."""
-    for path in sorted(folder.glob("*.chart.json")):
-        yield Chart.load(path)

@@ -14,7 +14,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from cl.config import parse
-from cl.report import charts
+from cl.report.charts import Chart
 from cl.report.experiments import Experiment, changed_params, result_names
 from cl.runtime.metric_info import recorded
 from pipeline.support import command
@@ -178,9 +178,9 @@ def _put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any
         entry |= provenance.get(f"evaluate/{name}", {}).get("reduced", {})
 
 
-def _charts(folder: str, outputs: _Outputs) -> list[charts.Chart]:
+def _charts(folder: str, outputs: _Outputs) -> list[Chart]:
     with tempfile.TemporaryDirectory() as copy:
         for file in outputs.inside(folder):
             if file.endswith((".chart.json", ".csv")) and (content := outputs.read(file)) is not None:
                 (Path(copy) / Path(file).name).write_bytes(content)
-        return list(charts.load_folder(Path(copy)))
+        return [Chart.load(path) for path in sorted(Path(copy).glob("*.chart.json"))]

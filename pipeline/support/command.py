@@ -31,7 +31,7 @@ RESULTS = Path("results")
 LESS_MEMORY = (
     "train with a smaller batch_size, on a GPU with precision=bf16, or in pretraining with "
     "optim.microbatches=4 and bn_group=16 (for a vision transformer backbone.checkpointing=true); "
-    "`python -m pipeline.plan` says whether it fits, and which batch to try"
+    "`python -m pipeline.plan` says whether it fits"
 )
 
 

@@ -20,7 +20,7 @@ from cl.data.ring import batches_ahead
 from cl.runtime.machine import Machine
 from pipeline import plan
 from pipeline.composition.compose import write
-from pipeline.support.pretraining import build, granularity
+from pipeline.support.pretraining import build
 from tests.support.project import compose
 from tests.support.stages import Answer, Stage, answers
 
@@ -165,13 +165,6 @@ def test_a_step_takes_as_long_as_its_data_and_its_training(data, training, here,
     assert trial.waiting == pytest.approx(data, rel=1e-2, abs=1e-4)
 
 
-def test_batches_are_multiples_of_what_shares_them(params) -> None:
-    assert granularity(params.model_copy(update={"bn_group": "global"})) == 1
-    assert granularity(params.model_copy(update={"bn_group": 16})) == 16
-    in_parts = params.optim.model_copy(update={"microbatches": 2})
-    assert granularity(params.model_copy(update={"bn_group": 16, "optim": in_parts})) == 32
-
-
 def test_microbatches_hold_no_groups_without_batch_norm(tmp_path, here) -> None:
     """With batch norm in the head alone, which gets the whole batch."""
     recipe = ("recipe=encoders/dino_vit_small", "backbone.name=vit_tiny_patch16_224", "method.prototypes=9")
@@ -179,5 +172,4 @@ def test_microbatches_hold_no_groups_without_batch_norm(tmp_path, here) -> None:
         tmp_path, *recipe, "method.projector.norm=true", "bn_group=global", "optim.microbatches=3"
     )
     params = config.check(values)
-    assert granularity(params) == 1
     assert build(params, here, 512)
