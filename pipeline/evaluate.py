@@ -49,17 +49,12 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
         dataset = params.dataset
         encoder, notes = load_foreign(file, prefix, dataset.crop, (dataset.mean, dataset.std))
     for name in selected:
-        run(name, encoder, params, notes)
-
-
-def run(name: str, encoder: EvaluatedEncoder, params: Params, notes: dict[str, Any]) -> None:
-    """Run one evaluation and write its results; `notes` describe a foreign encoder."""
-    with (
-        runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
-        command.results("evaluate", name, root=notes.get("folder")) as results,
-    ):
-        results.notes |= {**notes, **run.notes}
-        results.notes["reduced"] = evaluate(name, encoder, params, results, run.checkpoints)
+        with (
+            runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
+            command.results("evaluate", name, root=notes.get("folder")) as results,
+        ):
+            results.notes |= {**notes, **run.notes}
+            results.notes["reduced"] = evaluate(name, encoder, params, results, run.checkpoints)
 
 
 def load(params: Params) -> EvaluatedEncoder:

@@ -30,11 +30,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The same from a string; errors call it `name`.
-
-    Raises:
-        ValueError: not valid YAML.
-    """
+    """The same from a string; errors call it `name`."""
     try:
         values = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
@@ -52,14 +48,8 @@ def load(path: Path) -> Params:
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing: run this from the top folder of the project")
-    values = read(path)
-    if "overrides" not in values:
-        raise ValueError(
-            f"{path.name} lacks the key overrides, so an earlier version composed it: compose it again with "
-            "`python -m pipeline.compose`, followed by the overrides of this experiment"
-        )
     try:
-        return check(values)
+        return check(read(path))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

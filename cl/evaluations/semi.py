@@ -126,11 +126,7 @@ def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor
 def fine_tune(
     config: Config, context: Context, chosen: np.ndarray, name: str = "semi"
 ) -> tuple[nn.Module, nn.Linear]:
-    """A copy of the backbone and a classifier, trained on the training images at the positions `chosen`.
-
-    Raises:
-        AssertionError: a tensor of a frozen backbone has changed.
-    """
+    """A copy of the backbone and a classifier, trained on the training images at the positions `chosen`."""
     backbone, machine = copy.deepcopy(context.backbone), context.machine
     torch.manual_seed(context.seed)
     head = classifier(backbone.fc_features, len(context.classes)).to(machine.device)

@@ -72,9 +72,6 @@ class Adaptation:
         backbone: has the weights of `init`.
         train, val: images to compare the two encoders on: those with labels, if any.
         view: how views are drawn; without labels, parts of images are drawn likewise, with their colours.
-
-    Raises:
-        ValueError: the weights are untrained, or give features that are all the same or not finite.
     """
 
     def __init__(

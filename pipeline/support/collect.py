@@ -82,11 +82,7 @@ def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
 
 
 def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[str], None]) -> Experiment:
-    """The experiment of a candidate.
-
-    Raises:
-        ValueError: its files cannot be read, or an earlier version wrote them.
-    """
+    """The experiment of a candidate; raises ValueError if its files cannot be read."""
     outputs = _Outputs(parse(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
     params = parse(candidate.params, "params.yaml")
     params.pop("overrides", None)  # other overrides may give the same experiment

@@ -79,7 +79,7 @@ def test_a_step_for_which_there_is_no_memory_is_told_as_such(prepared, monkeypat
     answer = planned(prepared)
     assert answer.code == 1
     assert re.search(
-        r"optim.batch_size=64 does not fit into .*; try 32, or .*optim.microbatches", answer.stderr
+        r"optim.batch_size=64 does not fit into .*; try half, or .*optim.microbatches", answer.stderr
     )
 
 

@@ -99,11 +99,7 @@ def samples(
 
 
 def feasible_counts(requested: list[int], available: int) -> list[int]:
-    """The requested numbers of negatives up to `available`, ascending.
-
-    Raises:
-        ValueError: all exceed the available number.
-    """
+    """The requested numbers of negatives up to `available`, ascending; ValueError if there are none."""
     feasible = [count for count in sorted(requested) if count <= available]
     if not feasible:
         raise ValueError(

@@ -26,11 +26,7 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -> None:
-    """Check that the data has enough images and labels for every stage, before any of them trains.
-
-    Raises:
-        ValueError: the message names every parameter that would make its stage fail.
-    """
+    """Raises ValueError if the data has too few images or labels for a stage; names all such parameters."""
     if problems := list(data_problems(params, train, val, processes)):
         raise ValueError("; ".join(problems))
 
