@@ -48,7 +48,7 @@ class FeatureMaps(nn.Module):
 
 
 def levels(network: Any) -> list[Level]:
-    """The maps at `STRIDES`, or the last if all have one stride, from timm's `feature_info`; or ValueError."""
+    """The maps at `STRIDES`, or the last if all have one stride, from timm's `feature_info`."""
     found = [
         Level(number, each["reduction"], each["num_chs"]) for number, each in enumerate(network.feature_info)
     ]
