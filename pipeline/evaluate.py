@@ -21,9 +21,7 @@ from pipeline.support.evaluation import evaluate
 @click.option(
     "--backbone",
     "file",
-    help="Another encoder: a ResNet of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, a vision "
-    "transformer of timm, DINO, DINOv2, MoCo v3 or MAE, weights with timm's config.json beside them, a file "
-    "of cl export, torchvision:resnet50 or timm:<name>.",
+    help="Another encoder: a file of weights, torchvision:resnet50 or timm:<name>; see docs/evaluation.md.",
 )
 @click.option(
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."

@@ -2,9 +2,7 @@
 
 import contextlib
 import functools
-import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -100,7 +98,6 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "recipe": everything["recipe"],
         "seed": everything["seed"],
         "parameters": values,
-        "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
         "data_manifest_sha256": _manifest_hash(stage, files),
         "commit": commit,
         "uncommitted_changes": changed,

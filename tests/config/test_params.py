@@ -69,7 +69,7 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         (BYOL | {"method.predictor.last_norm": "plain"}, "last_bias=true .*last_norm=plain; choose"),
         ({"method.projector.hidden": []}, "leaves nothing for norm .*choose norm=false"),
         ({"patches": CUT}, "simclr does not take .*patches=whole or method=byol or moco_v3"),
-        ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose .*whole, combine"),
+        ({"patches": {"kind": "cut"}}, "patches=.*'cut'.*'whole', 'combine'"),
         ({"patches": CUT | {"choose": 5}}, "choose=5 must be at most 4"),
         ({"patches": CUT | {"grid": 3, "pairs": "drawn"}}, "pairs=drawn needs grid=2 .*found grid=3"),
         ({"patches": CUT | {"stage": "input"}}, "pairs=all .*stage=input; choose pairs=adjacent"),
