@@ -5,8 +5,6 @@ from pathlib import Path
 
 import click
 from dvc.repo import Repo
-from dvc.stage.cache import RunCacheNotFoundError
-from dvc_data.hashfile.hash_info import HashInfo
 
 from cl.config.rules import check_data
 from cl.console import launch
@@ -37,7 +35,7 @@ def main() -> None:
             _write(f"{PASSED}{dataset.kind}: {folders.summary(folder)}, table {table}\n")
     except ValueError:
         _write(_of_last_run())
-        if _shards_must_be_prepared():
+        if _inputs_of_prepare_changed():
             raise
     if locations.SHARDS.is_dir() and not _inputs_of_prepare_changed():
         processes = 1 if "CL_LAUNCH" in os.environ else launch.processes()
@@ -59,23 +57,8 @@ def _of_last_run() -> str:
         return cached.read_text() if cached and cached.is_file() else PASSED
 
 
-def _shards_must_be_prepared() -> bool:
-    """Whether DVC would run `prepare`: its inputs have changed, and no run with these inputs is cached."""
-    if not _inputs_of_prepare_changed():
-        return False
-    with Repo() as repo:
-        stage = repo.stage.load_one(name="prepare")
-        stage.save_deps()
-        for output in stage.outs:
-            output.hash_info = HashInfo()  # find a run with these inputs instead of the last run
-        try:
-            repo.stage_cache.restore(stage, dry=True)
-        except RunCacheNotFoundError:
-            return True
-    return False
-
-
 def _inputs_of_prepare_changed() -> bool:
+    """Whether DVC would run `prepare`."""
     with Repo() as repo:
         return any(dependency.status() for dependency in repo.stage.load_one(name="prepare").deps)
 

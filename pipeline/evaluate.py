@@ -21,9 +21,7 @@ from pipeline.support.evaluation import evaluate
 @click.option(
     "--backbone",
     "file",
-    help="Another encoder: a ResNet of torchvision, MoCo, MoCo v3, SimSiam, lightly or solo-learn, a vision "
-    "transformer of timm, DINO, DINOv2, MoCo v3 or MAE, weights with timm's config.json beside them, a file "
-    "of cl export, torchvision:resnet50 or timm:<name>.",
+    help="Another encoder: a file of weights, torchvision:resnet50 or timm:<name>; see docs/evaluation.md.",
 )
 @click.option(
     "--prefix", help="Which encoder to use if the file contains several, for example module.encoder_q."
@@ -49,17 +47,12 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
         dataset = params.dataset
         encoder, notes = load_foreign(file, prefix, dataset.crop, (dataset.mean, dataset.std))
     for name in selected:
-        run(name, encoder, params, notes)
-
-
-def run(name: str, encoder: EvaluatedEncoder, params: Params, notes: dict[str, Any]) -> None:
-    """Run one evaluation and write its results; `notes` describe a foreign encoder."""
-    with (
-        runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
-        command.results("evaluate", name, root=notes.get("folder")) as results,
-    ):
-        results.notes |= {**notes, **run.notes}
-        results.notes["reduced"] = evaluate(name, encoder, params, results, run.checkpoints)
+        with (
+            runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
+            command.results("evaluate", name, root=notes.get("folder")) as results,
+        ):
+            results.notes |= {**notes, **run.notes}
+            results.notes["reduced"] = evaluate(name, encoder, params, results, run.checkpoints)
 
 
 def load(params: Params) -> EvaluatedEncoder:

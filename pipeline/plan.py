@@ -17,8 +17,6 @@ from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
-from cl.report.experiments import result_names
-from cl.report.files import ResultFiles
 from cl.runtime.distributed import max_over_ranks
 from cl.runtime.machine import Machine
 from cl.training.loop import Data, train
@@ -36,7 +34,7 @@ def main() -> None:
     """Run a few pretraining steps of params.yaml, and estimate the total time and memory.
 
     This needs data/shards and writes nothing. It uses all visible GPUs, or CL_PROCESSES processes, as
-    `pretrain` does. For the other stages, the time of their last run is shown.
+    `pretrain` does. The report shows how long each stage took.
     """
     params = command.params()
     progress = command.progress("plan")
@@ -51,14 +49,12 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        multiple = pretraining.granularity(params)
-        fewer = max(multiple, size // 2 // multiple * multiple)
         raise ValueError(
-            f"optim.batch_size={size} does not fit into the free {decimal(free)}; try {fewer}, or encode the "
+            f"optim.batch_size={size} does not fit into the free {decimal(free)}; try half, or encode the "
             "batch in parts, such as optim.microbatches=4 with bn_group=16"
         ) from error
     if command.is_main_process():
-        click.echo("\n".join([*_figures(params, here, trial, free), *_earlier(params)]))
+        click.echo("\n".join(_figures(params, here, trial, free)))
 
 
 class Trial:
@@ -140,16 +136,6 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
     verdict = "fits" if trial.peak <= free else "does not fit"
     kind = "reserved by PyTorch on a GPU" if here.device.type == "cuda" else "with data workers"
     yield f"memory: {decimal(trial.peak)} {kind}, which {verdict} into the free {decimal(free)}"
-
-
-def _earlier(params: Params) -> Iterator[str]:
-    """The time of the other stages' last runs, from the provenance of their results."""
-    files = ResultFiles(command.RESULTS, pictures=False)
-    for result in result_names(params.model_dump()):
-        if "/" in result:
-            seconds = files.provenance(result).get("seconds")
-            known = f"{seconds / 3600:.3g} hours in its last run" if seconds else "not measured yet"
-            yield f"{result.replace('/', '@')}: {known}"
 
 
 if __name__ == "__main__":

@@ -97,17 +97,12 @@ def adaptation(params: Params, task: PretrainingTask, data: TrainSet, queries: R
     return Adaptation(backbone, data.reader, queries, data.transform, view, task.machine)
 
 
-def _images_left_out(data: TrainSet) -> int:
-    """The images of an epoch's incomplete last batch."""
-    return data.plan.samples % data.plan.batch_size
-
-
 def _introduction(params: Params, data: TrainSet, queries: Reader, here: Machine) -> Iterator[str]:
     """What will be trained, and how it is measured meanwhile."""
     sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
     yield (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
-        f"({_images_left_out(data)} left out of each epoch), views of {sizes} px, "
+        f"({data.plan.samples % data.plan.batch_size} left out of each epoch), views of {sizes} px, "
         f"evaluated at {params.dataset.crop} px, batch {params.optim.batch_size}, learning rate "
         f"{params.optim.peak_lr:.4g}, on {data.plan.ranks} x {here.device.type} in {here.precision}"
     )
@@ -137,7 +132,7 @@ def _write_results(
         "effective_lr": params.optim.peak_lr,
         "negatives": task.negatives,
         "sizes": task.method.sizes,
-        "images_left_out": _images_left_out(data),
+        "images_left_out": data.plan.samples % data.plan.batch_size,
         "images_per_second": round(sum(row["images_per_second"] for row in rows) / len(rows), 1),
     }
 

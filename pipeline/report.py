@@ -54,11 +54,7 @@ def _say_what_is_next() -> None:
 
 
 def _fetch(params: dict[str, Any]) -> None:
-    """Pull results that `dvc repro --pull --allow-missing` left in the remote; the report would lack them.
-
-    Raises:
-        ValueError: a result in dvc.lock cannot be pulled.
-    """
+    """Pull results that `dvc repro --pull --allow-missing` left in the remote; the report would lack them."""
     missing = _missing_results(params)
     if not missing:
         return
@@ -71,11 +67,7 @@ def _fetch(params: dict[str, Any]) -> None:
 
 
 def _check(params: dict[str, Any]) -> None:
-    """Refuse results of an earlier run, which a run that was stopped leaves beside its own params.yaml.
-
-    Raises:
-        ValueError: a result was made with other parameters.
-    """
+    """Refuse results of an earlier run, which a run that was stopped leaves beside its own params.yaml."""
     read = ResultFiles(command.RESULTS, pictures=False)
     for name in result_names(params):
         if changed := changed_params(read.provenance(name), params):
@@ -97,11 +89,7 @@ def _missing_results(params: dict[str, Any]) -> list[str]:
 
 
 def summarise() -> None:
-    """Write the summary of all finished experiments, with the papers' tables.
-
-    Raises:
-        ValueError: no experiment has finished.
-    """
+    """Write the summary of all finished experiments, with the papers' tables."""
     progress = command.progress("report")
     experiments = distinct(collect(progress.say))
     if not experiments:

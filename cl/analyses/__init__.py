@@ -89,19 +89,19 @@ class Context:
             yield last, self
 
     @torch.no_grad()
-    def embeddings(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
-        """Unit embeddings (N, D) of `count` views of random batches, augmented like training's large views.
+    def embeddings(
+        self, batch_size: int, batches: int, count: int = 2, *, of: str = "embedding"
+    ) -> Iterator[list[Tensor]]:
+        """Unit rows (N, D) of `count` views of random batches, augmented like training's large views.
 
-        The trained encoder computes them, even if the method evaluates another one (DINO).
+        The trained encoder computes them, even if the method evaluates another one (DINO). With `of`
+        "backbone", they are the features of the backbone that is evaluated.
         """
         for batch in self._batches(self._large(count), batch_size, batches):
-            yield [self.method.embed(view) for view in batch.views]
-
-    @torch.no_grad()
-    def features(self, batch_size: int, batches: int, count: int = 2) -> Iterator[list[Tensor]]:
-        """The backbone's features (N, D) of the same views, as unit rows."""
-        for batch in self._batches(self._large(count), batch_size, batches):
-            yield [F.normalize(self.method.evaluated[0](view).float(), dim=1) for view in batch.views]
+            if of == "embedding":
+                yield [self.method.embed(view) for view in batch.views]
+            else:
+                yield [F.normalize(self.method.evaluated[0](view).float(), dim=1) for view in batch.views]
 
     @torch.no_grad()
     def contrast(self, images: int, batch_size: int, *, queue: bool = False) -> Contrast:

@@ -26,12 +26,6 @@ class Config(AnalysisConfig):
             raise ValueError(
                 f"a map needs 3 validation images, found {len(val)}; leave it out of analysis=[...]"
             )
-        images, least = min(self.images, len(val)), 3 * self.perplexity
-        if images <= least:
-            raise ValueError(
-                f"perplexity={self.perplexity:g} needs more than {least:g} images, found {images}; "
-                "choose a smaller perplexity"
-            )
 
     def for_few_images(self, train: Reader, val: Reader) -> Self:
         most = (min(self.images, len(val)) - 1) / 3

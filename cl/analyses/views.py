@@ -31,19 +31,11 @@ class Config(BatchesConfig):
 
 
 def analyze(config: Config, context: Context) -> dict[str, float]:
-    """Means over images of the similarity and the variance of an image's views, with histograms.
-
-    Raises:
-        AssertionError: rows lack unit length, so variance = (1 - similarity) / D does not hold.
-    """
-    encode = context.embeddings if config.of == "embedding" else context.features
+    """Means over images of the similarity and the variance of an image's views, with histograms."""
     batches = -(-config.images // config.batch_size)
     parts: dict[str, list[Tensor]] = {"similarity": [], "variance": []}
-    for views in encode(config.batch_size, batches, AUGMENTATIONS):
-        stacked = torch.stack(views, 1)  # (N, M, D)
-        similarity, variance = spread(stacked)
-        have_unit_length = torch.allclose(variance * stacked.shape[2], 1 - similarity, atol=1e-4)
-        assert have_unit_length, "rows lack unit length"
+    for views in context.embeddings(config.batch_size, batches, AUGMENTATIONS, of=config.of):
+        similarity, variance = spread(torch.stack(views, 1))
         parts["similarity"].append(similarity)
         parts["variance"].append(variance)
     metrics = {}

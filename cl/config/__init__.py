@@ -2,7 +2,7 @@
 
 from cl.config.fitting import for_few_images
 from cl.config.params import Baseline, Init, Params
-from cl.config.reading import check, load, parse, parse_written, read, validated
+from cl.config.reading import check, load, parse, read, validated
 
 __all__ = [
     "Baseline",
@@ -12,7 +12,6 @@ __all__ = [
     "for_few_images",
     "load",
     "parse",
-    "parse_written",
     "read",
     "validated",
 ]

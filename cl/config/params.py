@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny
+from pydantic import BaseModel, Field, SerializeAsAny
 
 from cl.data.views import SingleView, View
 from cl.detection.config import Config as Transfer
@@ -17,13 +17,6 @@ from cl.runtime.machine import Precision
 from cl.runtime.registry import config_of
 from cl.sources import Source
 from cl.training import optim
-
-
-def _parse_patches(value: Any) -> Any:
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if kind not in patches.KINDS:
-        raise ValueError(f"kind={kind} is unknown; choose one of {', '.join(patches.KINDS)}")
-    return patches.KINDS[kind].model_validate(value)
 
 
 class PretrainingOptim(optim.Config):
@@ -103,7 +96,7 @@ class Params(BaseConfig):
     )
     dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
-    patches: Annotated[patches.Config, BeforeValidator(_parse_patches)]
+    patches: Annotated[patches.Config, Field(discriminator="kind")]
     backbone: Annotated[SerializeAsAny[BackboneConfig], config_of("networks.backbones")]
     method: Annotated[SerializeAsAny[MethodConfig], config_of("methods")]
     temperature: float | None = Field(gt=0)

@@ -5,9 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML, YAMLError
 from ruamel.yaml.resolver import implicit_resolvers
-from ruamel.yaml.tokens import AliasToken
 
 from cl.config import rules
 from cl.config.params import Params
@@ -15,29 +13,8 @@ from cl.config.params import Params
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A parameter file, read as YAML 1.2 like DVC: `1e-3` is a number."""
-    return parse(path.read_text(), str(path))
-
-
-def parse(text: str, name: str) -> dict[str, Any]:
-    """The same from a string; errors call it `name`.
-
-    Raises:
-        ValueError: not valid YAML, or an alias, which could expand without bound.
-    """
-    reader = YAML(typ="safe", pure=True)
-    try:
-        if "*" in text and any(isinstance(token, AliasToken) for token in reader.scan(text)):
-            raise ValueError(f"{name} contains an alias (*name); write the values out")
-        values = reader.load(text)
-    except YAMLError as error:
-        raise ValueError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
-    return _mapping(values, name)
-
-
 class _Loader(yaml.CSafeLoader):
-    """libyaml with the types of YAML 1.2, in which DVC and `pipeline.compose` write."""
+    """libyaml with the types of YAML 1.2, in which DVC and `pipeline.compose` write: `1e-3` is a number."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}
 
@@ -47,20 +24,17 @@ for _versions, _tag, _pattern, _first in implicit_resolvers:
         _Loader.add_implicit_resolver(_tag, _pattern, _first)
 
 
-def parse_written(text: str, name: str) -> dict[str, Any]:
-    """The same for a file that a program wrote: much faster, without a search for aliases and double keys.
+def read(path: Path) -> dict[str, Any]:
+    """A parameter file."""
+    return parse(path.read_text(), str(path))
 
-    Raises:
-        ValueError: not valid YAML.
-    """
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """The same from a string; errors call it `name`."""
     try:
         values = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
-    return _mapping(values, name)
-
-
-def _mapping(values: Any, name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{name} must contain keys and values, found {str(values)[:40]!r}")
     return values
@@ -74,14 +48,8 @@ def load(path: Path) -> Params:
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing: run this from the top folder of the project")
-    values = read(path)
-    if "overrides" not in values:
-        raise ValueError(
-            f"{path.name} lacks the key overrides, so an earlier version composed it: compose it again with "
-            "`python -m pipeline.compose`, followed by the overrides of this experiment"
-        )
     try:
-        return check(values)
+        return check(read(path))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

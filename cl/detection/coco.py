@@ -107,9 +107,7 @@ def _problem(annotation: dict, known: set[int], images: dict, names: dict, *, te
     """
     annotation_id, box, area = (annotation.get(key) for key in ("id", "bbox", "area"))
     image, category, crowd = (annotation.get(key) for key in ("image_id", "category_id", "iscrowd"))
-    if annotation_id is not None and annotation_id in known:
-        return "needs an id of its own, but another annotation has the same"
-    if test and (not isinstance(annotation_id, int) or annotation_id < 1):
+    if test and (not isinstance(annotation_id, int) or annotation_id < 1 or annotation_id in known):
         return (
             "needs a unique integer id of at least 1 (pycocotools takes 0 for no object); number them from 1"
         )

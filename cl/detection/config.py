@@ -140,12 +140,6 @@ class Config(BaseConfig):
                 f"milestones={self.milestones} must be ascending and between 0 and "
                 f"iterations={self.iterations}; change both together"
             )
-        steps = [self.scaled(iteration) for iteration in (*self.milestones, self.iterations)]
-        if len(set(steps)) < len(steps):
-            raise ValueError(
-                f"batch_size={self.batch_size} leaves {steps[-1]} iterations, so that "
-                f"milestones={self.milestones} coincide; raise iterations or set milestones=[]"
-            )
         if self.warmup > self.iterations:
             raise ValueError(f"warmup={self.warmup} exceeds iterations={self.iterations}; lower it")
         if self.betas and self.momentum:
@@ -164,10 +158,6 @@ class Config(BaseConfig):
                 raise ValueError(
                     f"{split!r} is not a VOC split: expected <year>/<list>, such as 2007/trainval"
                 )
-        if self.engine == "detectron2" and self.test.split("/")[0] not in ("2007", "2012"):
-            raise ValueError(
-                f"test={self.test}: detectron2 evaluates only 2007 and 2012; choose engine=torchvision"
-            )
         return self
 
     @model_validator(mode="after")

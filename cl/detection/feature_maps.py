@@ -48,11 +48,7 @@ class FeatureMaps(nn.Module):
 
 
 def levels(network: Any) -> list[Level]:
-    """The maps at `STRIDES`, or the last of a network whose maps have one stride, from timm's `feature_info`.
-
-    Raises:
-        ValueError: it has neither.
-    """
+    """The maps at `STRIDES`, or the last if all have one stride, from timm's `feature_info`."""
     found = [
         Level(number, each["reduction"], each["num_chs"]) for number, each in enumerate(network.feature_info)
     ]

@@ -44,11 +44,7 @@ class Record:
         return replace(self, **arrays, segmentations=segmentations)
 
     def picture(self) -> Picture.Image:
-        """The image in RGB, upright by its EXIF orientation.
-
-        Raises:
-            ValueError: it cannot be read.
-        """
+        """The image in RGB, upright by its EXIF orientation; raises ValueError if it cannot be read."""
         try:
             with self.path.open("rb") as file, decoding.opened(file) as picture:
                 return Picture.fromarray(decoding.from_picture(picture, upright=True))
@@ -176,11 +172,7 @@ def clip_boxes(boxes: np.ndarray, size: tuple[int, int], name: str, findings: Fi
 
 
 def read_text(path: Path) -> str:
-    """The content of a file of the data set.
-
-    Raises:
-        ValueError: it is missing or not UTF-8, with or without a byte order mark.
-    """
+    """The content of a file of the data set, in UTF-8 with or without a byte order mark."""
     if not path.is_file():
         raise ValueError(
             f"{path} not found: put VOCdevkit or coco in the folder that CL_RAW names (default data/raw)"

@@ -20,7 +20,7 @@ from cl.detection.engines import Detector, engine
 from cl.detection.records import Record
 from cl.detection.samples import TrainImages, prefetch
 from cl.networks.backbones import Backbone
-from cl.networks.batch_norm import GroupBatchNorm, set_groups
+from cl.networks.batch_norm import BATCH_NORMS, NORMS, set_groups
 from cl.runtime.distributed import mean_over_ranks, rank, ranks
 from cl.runtime.machine import Machine
 from cl.runtime.tables import write_csv
@@ -31,9 +31,6 @@ from cl.training.tasks import Task
 
 if TYPE_CHECKING:
     from cl.data.transform import Transform
-
-BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
-NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Data in PASCAL VOC's layout: one XML file per image."""
 
-import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -58,11 +57,11 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
         if times > 1:
             findings.errors.append(f"{listed}: names {image!r} {times} times, expected once")
         try:
-            xml = _parsed(file.read_bytes())
+            xml = ElementTree.fromstring(file.read_bytes())
             images.append(_Image(folder / "JPEGImages" / f"{image}.jpg", file, xml))
         except FileNotFoundError:
             findings.errors.append(f"{file}: missing")
-        except (ElementTree.ParseError, LookupError, ValueError) as error:
+        except (ElementTree.ParseError, ValueError) as error:
             findings.errors.append(f"{file}: not valid XML ({error}); save it as UTF-8")
         except OSError as error:
             findings.errors.append(f"{file}: cannot be read ({error.strerror})")
@@ -79,16 +78,6 @@ def _names(listed: Path, annotations: Path) -> list[str]:
     if any(f"{line}.xml" in present for line in lines):
         return lines
     return [FLAG.sub("", line) for line in lines]
-
-
-def _parsed(content: bytes) -> ElementTree.Element:
-    """The root element; in any encoding that Python knows, where the parser knows few."""
-    if content.startswith(codecs.BOM_UTF8):  # contradicts any other encoding
-        return ElementTree.fromstring(content.decode("utf-8-sig"))
-    declared = re.match(rb"""<\?xml[^>]*encoding=["']([\w.-]+)""", content)
-    if not declared or declared[1].lower() in (b"utf-8", b"utf-16", b"iso-8859-1", b"us-ascii"):
-        return ElementTree.fromstring(content)
-    return ElementTree.fromstring(re.sub(r"^<\?xml.*?\?>", "", content.decode(declared[1].decode())))
 
 
 def _classes(images: Iterable[_Image], findings: Findings) -> list[str]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from cl.data.reader import Reader
@@ -29,16 +29,9 @@ class Config(EvaluationConfig):
     kind: Literal["knn"]
     k: int = Field(gt=0)
     temperature: float = Field(gt=0)
-    grid_k: list[int]
+    grid_k: list[Annotated[int, Field(gt=0)]]
     bank: int | None = Field(gt=0)
     half: bool
-
-    @field_validator("grid_k")
-    @classmethod
-    def _positive(cls, values: list[int]) -> list[int]:
-        if wrong := [value for value in values if value <= 0]:
-            raise ValueError(f"{wrong[0]} must be greater than 0")
-        return values
 
     def check(self, train: Reader, val: Reader) -> None:
         check_k(max(self.all_k), len(train.labelled[: self.bank]))

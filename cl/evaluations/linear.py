@@ -146,10 +146,6 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
 
     The validation images choose the classifier and the epoch, as in the papers. `heads.csv` lists all
     classifiers with their training losses; `epochs.csv` their top-1 after each epoch.
-
-    Raises:
-        AssertionError: a tensor of the backbone has changed.
-        ValueError: the backbone has fewer blocks.
     """
     backbone = last_blocks(context.backbone, config.blocks) if config.blocks else context.backbone
     before = fingerprint(backbone)

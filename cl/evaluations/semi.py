@@ -58,8 +58,6 @@ class Config(EvaluationConfig):
             raise ValueError(f"fraction={self.fraction}, list={self.list}: set exactly one of them")
         if (self.list is None) != (self.list_md5 is None):
             raise ValueError(f"list={self.list}, list_md5={self.list_md5}: set both or neither")
-        if self.list is None and self.list_url:
-            raise ValueError(f"list_url={self.list_url} has no effect without a list")
         return self
 
     def check(self, train: Reader, val: Reader) -> None:
@@ -128,11 +126,7 @@ def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor
 def fine_tune(
     config: Config, context: Context, chosen: np.ndarray, name: str = "semi"
 ) -> tuple[nn.Module, nn.Linear]:
-    """A copy of the backbone and a classifier, trained on the training images at the positions `chosen`.
-
-    Raises:
-        AssertionError: a tensor of a frozen backbone has changed.
-    """
+    """A copy of the backbone and a classifier, trained on the training images at the positions `chosen`."""
     backbone, machine = copy.deepcopy(context.backbone), context.machine
     torch.manual_seed(context.seed)
     head = classifier(backbone.fc_features, len(context.classes)).to(machine.device)

@@ -82,6 +82,10 @@ class GroupBatchNorm(nn.Module):
         return processes() * self.microbatches
 
 
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
+NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
+
+
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
     """Give every batch norm in `module` this number of batch-norm groups; with 1 in one process, do nothing.
 
@@ -156,5 +160,4 @@ def _repeated() -> Iterator[None]:
 
 def has_batch_norm(network: nn.Module) -> bool:
     """Whether any layer uses the statistics of a batch."""
-    kinds = nn.modules.batchnorm._BatchNorm, GroupBatchNorm
-    return any(isinstance(layer, kinds) for layer in network.modules())
+    return any(isinstance(layer, BATCH_NORMS) for layer in network.modules())

@@ -65,7 +65,6 @@ class Combine(BaseConfig):
 
 
 Config = Whole | Combine
-KINDS: dict[str, type[Config]] = {"whole": Whole, "combine": Combine}
 
 
 def encode(

@@ -15,14 +15,13 @@ from cl.data.views import View
 from cl.features.correctness import all_same, check_different, correctness
 from cl.features.extraction import BATCH, Unit, extract, extract_views
 from cl.features.knn import nearest
-from cl.networks.batch_norm import GroupBatchNorm
+from cl.networks.batch_norm import NORMS
 from cl.runtime.machine import Machine
 from cl.statistics import PairedComparison, judge, separated
 
 MOST = 20_000  # images of each split on which the two encoders are compared
 NEIGHBOURS = 10  # training images that an image and a part of it should share
 START, ADAPTED = "the start encoder", "the adapted encoder"
-NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,6 @@ class Adaptation:
         backbone: has the weights of `init`.
         train, val: images to compare the two encoders on: those with labels, if any.
         view: how views are drawn; without labels, parts of images are drawn likewise, with their colours.
-
-    Raises:
-        ValueError: the weights are untrained, or give features that are all the same or not finite.
     """
 
     def __init__(

@@ -18,13 +18,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """The state of a run, and a sentence for the user.
-
-    epoch: the first collapsed epoch of a collapsed run, otherwise the epoch to use.
-    """
+    """The state of a run, and a sentence for the user."""
 
     state: Literal["unknown", "collapsed", "still improving", "finished"]
-    epoch: int
     sentence: str
 
 
@@ -40,23 +36,21 @@ def verdict(rows: Rows, width: int, images: float = math.inf, *, negatives: bool
         negatives: whether the method has any, which decides the advice after a collapse.
     """
     last = int(rows[-1]["epoch"])
-    if missing := [name for name in ("embedding_std", MEASURE) if name not in rows[0]]:
-        return Verdict("unknown", last, f"{', '.join(missing)} was not logged: collapse cannot be ruled out")
     if len(rows) < FEWEST:
         sentence = f"fewer than {FEWEST} epochs do not show whether the encoder still improves"
-        return Verdict("unknown", last, sentence)
+        return Verdict("unknown", sentence)
     if first := _collapsed_since(rows, width, images):
         advice = collapse.remedy(negatives=negatives)
         sentence = f"the embeddings collapsed in epoch {first} and did not recover; {advice}"
-        return Verdict("collapsed", first, sentence)
+        return Verdict("collapsed", sentence)
     from scipy.stats import kendalltau  # late: slow to import
 
     end = [float(row[MEASURE]) for row in rows[-max(FEWEST, round(END * len(rows))) :]]
     if kendalltau(range(len(end)), end, alternative="greater").pvalue < LEVEL:
         longer = f"train longer, for example with -S optim.epochs={2 * len(rows)}"
         sentence = f"still improving at epoch {last}, the last ({MEASURE} rises); {longer}"
-        return Verdict("still improving", last, sentence)
-    return Verdict("finished", last, f"finished at epoch {last}, the last: {MEASURE} has stopped rising")
+        return Verdict("still improving", sentence)
+    return Verdict("finished", f"finished at epoch {last}, the last: {MEASURE} has stopped rising")
 
 
 def _collapsed_since(rows: Rows, width: int, images: float) -> int | None:

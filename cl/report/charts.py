@@ -6,14 +6,14 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from xml.etree import ElementTree
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from cl.runtime.tables import write_csv
 
@@ -37,7 +37,6 @@ STYLE: Any = {
     "axes.spines.right": False,
 }
 HISTOGRAM_BINS = 40
-MAX_DESCRIBED = 24  # series in the description for screen readers
 MARKERS: Any = {"marker": "o", "markersize": 3}
 SHAPES: Any = {
     "lines": MARKERS,
@@ -109,22 +108,6 @@ class Chart:
                 chart.add(row["series"], float(row["x"]), float(row["y"]), sd)
         return chart
 
-    def description(self) -> str:
-        """The chart in words, for screen readers."""
-        parts = [f"{self.title}. {self.y} by {self.x}"]
-        parts += [self._describe(label, self.series[label]) for label in list(self.series)[:MAX_DESCRIBED]]
-        if len(self.series) > MAX_DESCRIBED:
-            parts.append(f"and {len(self.series) - MAX_DESCRIBED} more")
-        return "; ".join(parts)
-
-    def _describe(self, label: str, points: list[Point]) -> str:
-        if self.kind == "lines":
-            first, last = points[0], points[-1]
-            return f"{label}: from {first.y:.4g} at {first.x:g} to {last.y:.4g} at {last.x:g}"
-        if self.kind == "histogram":
-            return f"{label}: peak at {max(points, key=lambda point: point.y).x:.3g}"
-        return f"{label}: {len(points)} points"
-
     def svg(self) -> Markup:
         """The drawing in the colour of the surrounding text, with each point's value as a tooltip."""
         import matplotlib  # slow to import
@@ -194,8 +177,7 @@ class Chart:
                 ElementTree.SubElement(marker, f"{{{SVG}}}title").text = tooltip
         text = ElementTree.tostring(root, encoding="unicode")
         text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{self.name}-", text)
-        label = self.description().replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-        return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+        return text.replace("<svg", f'<svg role="img" aria-label="{escape(self.title)}"', 1)
 
 
 def histogram(
@@ -213,9 +195,3 @@ def histogram(
         for centre, height in zip((edges[:-1] + edges[1:]) / 2, density, strict=True):
             chart.add(label, centre, height)
     return chart
-
-
-def load_folder(folder: Path) -> Iterator[Chart]:
-    """The charts saved in a folder, by file name."""
-    for path in sorted(folder.glob("*.chart.json")):
-        yield Chart.load(path)

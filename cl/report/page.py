@@ -14,8 +14,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from cl.report import charts
 from cl.report.answer import answer
+from cl.report.charts import Chart
 from cl.report.classes import confusion
 from cl.report.curves import classifiers, drawing, pretraining
 from cl.report.experiments import result_names
@@ -152,7 +152,7 @@ def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:
     provenance = read.provenance(result)
     if not provenance:
         return {}
-    saved = list(charts.load_folder(read.folder(result)))
+    saved = [Chart.load(path) for path in sorted(read.folder(result).glob("*.chart.json"))]
     pictures = read.picture_rows(result, "pictures")
     return {
         "about": provenance.get("about", {}).get(name, ""),

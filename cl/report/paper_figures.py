@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cl.report.charts import Chart
-from cl.report.experiments import Experiment, flatten, grouped, settings, value_at
+from cl.report.experiments import flatten, grouped, settings, value_at
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides
 from cl.report.sweeps import labels, needs_log_axis
@@ -56,7 +56,13 @@ def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
     if not matches.has_data_of(figure.run):
         return
     expected = matches.compose(figure.run)
-    groups = _by_settings(figure, matches.full_size(expected), expected)
+    wanted = _fixed(figure, expected)
+    matching = [
+        experiment
+        for experiment in matches.full_size(expected)
+        if figure.analysis in experiment.charts and _fixed(figure, experiment.params) == wanted
+    ]
+    groups = grouped(matching, lambda each: settings(each.params))
     names = labels([[(settings(each.params), each) for each in group] for group in groups])
     charts: dict[str, Chart] = {}
     for name, group in zip(names, groups, strict=True):
@@ -68,19 +74,6 @@ def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
                 for label, points in chart.series.items():
                     combined.series[", ".join(filter(None, (name, label)))] = points
     yield from charts.values()
-
-
-def _by_settings(
-    figure: Figure, experiments: list[Experiment], expected: dict[str, Any]
-) -> list[list[Experiment]]:
-    """The experiments that belong in the figure, grouped by settings."""
-    wanted = _fixed(figure, expected)
-    matching = [
-        experiment
-        for experiment in experiments
-        if figure.analysis in experiment.charts and _fixed(figure, experiment.params) == wanted
-    ]
-    return grouped(matching, lambda each: settings(each.params))
 
 
 def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:

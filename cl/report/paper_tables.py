@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from ruamel.yaml import YAML
 
 from cl.runtime.base_config import BaseConfig
@@ -52,16 +52,6 @@ class Row(BaseConfig):
     quoted: str | None = None
     note: str | None = None
 
-    @model_validator(mode="after")
-    def _explained(self) -> "Row":
-        if self.run is None and self.runs is None and self.quoted is None:
-            raise ValueError(f"{self.label}: found neither run nor runs nor quoted; give one of them")
-        if self.runs is not None and (self.run is not None or len(self.runs) != len(self.values)):
-            raise ValueError(f"{self.label}: runs must have one entry per value, and exclude run")
-        if None in self.values and self.note is None:
-            raise ValueError(f"{self.label}: a value is null without a note; add a note with the reason")
-        return self
-
 
 class Table(BaseConfig):
     """A table of a paper, or numbers from its text (`text, sec. 1`); gains follow the rows they compare.
@@ -74,16 +64,6 @@ class Table(BaseConfig):
     turned: bool = False
     columns: list[Column] = Field(min_length=1)
     rows: list[Row] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _rectangular(self) -> "Table":
-        for row in self.rows:
-            if len(row.values) != len(self.columns):
-                raise ValueError(
-                    f"{self.name}, {row.label}: found {len(row.values)} values; "
-                    f"give {len(self.columns)}, one per column"
-                )
-        return self
 
 
 class Figure(BaseConfig):
@@ -106,17 +86,6 @@ class Figure(BaseConfig):
     rows: dict[str, str] = Field({})
     diagram: bool = False
 
-    @model_validator(mode="after")
-    def _drawn_one_way(self) -> "Figure":
-        analysed = bool(self.analysis and self.run)
-        swept = bool(self.x and self.metric and self.columns and self.rows)
-        if [analysed, swept, self.diagram].count(True) != 1:
-            raise ValueError(
-                f"{self.name} must be drawn in exactly one way; give analysis and run; or x, metric, columns "
-                "and rows; or diagram"
-            )
-        return self
-
 
 class Setting(BaseConfig):
     """A printed hyper-parameter, and the matching parameter of its group's run.
@@ -130,12 +99,6 @@ class Setting(BaseConfig):
     key: str | None
     ours: str | float | int | bool | list[float] | None = None
     why: str | None = None
-
-    @model_validator(mode="after")
-    def _explained(self) -> "Setting":
-        if (self.key is None or self.ours is not None) and self.why is None:
-            raise ValueError(f"{self.name} differs from the paper; give the reason in why")
-        return self
 
 
 class Settings(BaseConfig):

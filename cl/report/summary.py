@@ -1,6 +1,5 @@
 """The page about all experiments: parameters, results, sweeps, and the papers' tables with our numbers."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from cl.report import paper_tables
@@ -22,7 +21,7 @@ from cl.report.experiments import (
 )
 from cl.report.page import environment, with_contents
 from cl.report.paper_figures import figure_context
-from cl.report.paper_matches import Compose, Match, PaperMatches, commands
+from cl.report.paper_matches import Compose, PaperMatches, commands
 from cl.report.sweeps import measured_rows, sweeps
 from cl.statistics import Estimate
 
@@ -50,7 +49,6 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
         "asked": sum(not match.quoted for match in cells),
         "answered": sum(match.ours is not None and not match.quoted for match in cells),
         "problems": [(e.name, problem) for e in experiments for problem in e.problems],
-        "unmatched": list(_unmatched(matches, cells)),
     }
     curves = overlaid(experiments)
     meaning = "One line per experiment, with the mean and deviation of equal ones over seeds."
@@ -61,24 +59,6 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
     }
     html = environment().get_template("summary.html").render({**context, **drawings})
     return with_contents(html), environment().get_template("summary.md").render(context)
-
-
-def _unmatched(matches: PaperMatches, cells: list[Match]) -> Iterator[tuple[str, str]]:
-    """Experiments with a paper's recipe that fill no cell, and why."""
-    papers = {match.run.removeprefix("recipe=").partition("/")[0] for match in cells if match.run}
-    counted = {name for match in cells if match.ours for name in match.ours.names}
-    for experiment in matches.experiments:
-        recipe = experiment.params.get("recipe")
-        if not recipe or recipe.partition("/")[0] not in papers or experiment.name in counted:
-            continue
-        wanted = matches.compose(f"recipe={recipe}")
-        keys = varying_keys([settings(wanted), settings(experiment.params)])
-        if wanted and experiment not in matches.full_size(wanted):
-            keys.append(f"number of images ({', '.join(map(str, experiment.images))})")
-        how = f"with a different {', '.join(keys)}"
-        if not keys:
-            how = "not evaluated, with another protocol or other data, or with a seed that is there twice"
-        yield experiment.name, f"recipe {recipe} {how}"
 
 
 def _rows(experiments: list[Experiment]) -> dict[str, Any]:

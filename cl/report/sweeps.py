@@ -43,13 +43,9 @@ def measured_rows(metric: str, experiments: list[Experiment]) -> Line:
 
 def _lines(x: str, rows: Line) -> list[Line]:
     """Groups of experiments that differ only in the number x, with at least two values of it."""
-    numeric = [pair for pair in rows if _is_number(pair[0].get(x))]
+    numeric = [pair for pair in rows if type(pair[0].get(x)) in (int, float)]
     lines = grouped(numeric, lambda pair: {key: value for key, value in pair[0].items() if key != x})
     return [line for line in lines if len({row[x] for row, _ in line}) > 1]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def labels(lines: Sequence[Line], excluded: str = "") -> list[str]:

@@ -62,11 +62,7 @@ class Checkpoints:
         self._took = self._saved - began
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is written.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Wait until the last checkpoint is written; raises OSError if it could not be."""
         writing, self._writing = self._writing, None
         if writing:
             writing.result()

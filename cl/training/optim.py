@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from cl.runtime.base_config import BaseConfig
 
 Factor = Annotated[float, Field(gt=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Lars(BaseConfig):
@@ -41,7 +42,7 @@ class Config(BaseConfig):
     scaling: Literal["linear", "none"] = Field(description="of the learning rate with the batch size")
     momentum: float = Field(ge=0, lt=1)
     nesterov: bool
-    betas: tuple[float, float] | None = Field(None, description="only for kind=adamw")
+    betas: tuple[Beta, Beta] | None = Field(None, description="only for kind=adamw")
     lars: Lars | None = Field(None, description="only for kind=lars")
     weight_decay: float = Field(ge=0)
     final_weight_decay: float | None = Field(
@@ -82,8 +83,6 @@ class Config(BaseConfig):
                 raise ValueError(f"kind={self.kind} needs {name}, found {name}=null")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=true needs momentum above 0, found momentum=0")
-        if self.betas and not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={list(self.betas)} must both be at least 0 and below 1")
         return self
 
     @model_validator(mode="after")

@@ -65,11 +65,7 @@ class Start:
             )
 
     def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:
-        """Load the weights of `init`, if any, into a new network; positions are interpolated to its size.
-
-        Raises:
-            ValueError: the weights belong to another architecture.
-        """
+        """Load the weights of `init`, if any, into a new network; positions are interpolated to its size."""
         if not (tensors := below(self.tensors, "backbone.")):
             return
         found, expected = self.origin["architecture"], config.architecture
@@ -79,11 +75,7 @@ class Start:
         load_state(network, tensors, FILE, "choose the size of images that init was trained with")
 
     def load_state(self, method: nn.Module, optimizer: Optimizer) -> None:
-        """Load the state of `start_from`, if any, into a new method and its optimizer; frees the tensors.
-
-        Raises:
-            ValueError: the state belongs to another method.
-        """
+        """Load the state of `start_from`, if any, into a new method and its optimizer; frees the tensors."""
         if tensors := below(self.tensors, "method."):
             load_state(method, tensors, FILE, "choose the parameters of the experiment that start_from names")
             load_optimizer_state(method, optimizer, below(self.tensors, "optimizer."))

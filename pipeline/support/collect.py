@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from cl.config import parse_written
-from cl.report import charts
+from cl.config import parse
+from cl.report.charts import Chart
 from cl.report.experiments import Experiment, changed_params, result_names
 from cl.runtime.metric_info import Measurement
 from pipeline.support import command
@@ -82,13 +82,9 @@ def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
 
 
 def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[str], None]) -> Experiment:
-    """The experiment of a candidate.
-
-    Raises:
-        ValueError: its files cannot be read, or an earlier version wrote them.
-    """
-    outputs = _Outputs(parse_written(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
-    params = parse_written(candidate.params, "params.yaml")
+    """The experiment of a candidate; raises ValueError if its files cannot be read."""
+    outputs = _Outputs(parse(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
+    params = parse(candidate.params, "params.yaml")
     params.pop("overrides", None)  # other overrides may give the same experiment
     experiment = _experiment(candidate, params, outputs)
     if outputs.missing:
@@ -178,9 +174,9 @@ def _put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any
         entry |= provenance.get(f"evaluate/{name}", {}).get("reduced", {})
 
 
-def _charts(folder: str, outputs: _Outputs) -> list[charts.Chart]:
+def _charts(folder: str, outputs: _Outputs) -> list[Chart]:
     with tempfile.TemporaryDirectory() as copy:
         for file in outputs.inside(folder):
             if file.endswith((".chart.json", ".csv")) and (content := outputs.read(file)) is not None:
                 (Path(copy) / Path(file).name).write_bytes(content)
-        return list(charts.load_folder(Path(copy)))
+        return [Chart.load(path) for path in sorted(Path(copy).glob("*.chart.json"))]

@@ -31,7 +31,7 @@ RESULTS = Path("results")
 LESS_MEMORY = (
     "train with a smaller batch_size, on a GPU with precision=bf16, or in pretraining with "
     "optim.microbatches=4 and bn_group=16 (for a vision transformer backbone.checkpointing=true); "
-    "`python -m pipeline.plan` says whether it fits, and which batch to try"
+    "`python -m pipeline.plan` says whether it fits"
 )
 
 
@@ -112,11 +112,7 @@ def params() -> Params:
 
 
 def choose(name: str, known: dict[str, Any], group: str) -> Any:
-    """The entry `name` of a group in params.yaml.
-
-    Raises:
-        ValueError: the group does not contain it.
-    """
+    """The entry `name` of a group in params.yaml."""
     if name not in known:
         remedy = f"choose one of {', '.join(known)}" if known else "the group is empty"
         raise ValueError(f"{group} in params.yaml does not contain {name!r}; {remedy}")
@@ -179,9 +175,6 @@ def results(
     Args:
         root: a folder to use instead of `results/<stage>`, which DVC does not track.
         folder: whether the stage writes a folder of files.
-
-    Raises:
-        ValueError: see `provenance.check_unchanged`.
     """
     baseline = name if stage == "baseline" else None
     if not is_main_process():

@@ -48,11 +48,7 @@ def raw() -> Path:
 
 
 def raw_folder() -> Path:
-    """The folder of the raw data sets, for readers that do not support URLs.
-
-    Raises:
-        ValueError: CL_RAW is a URL.
-    """
+    """The folder of the raw data sets, for readers that do not support URLs."""
     if is_url(folder := raw()):
         raise ValueError(f"CL_RAW={folder}, but detection data is read from this machine; set it to a folder")
     return folder

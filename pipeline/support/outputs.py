@@ -12,7 +12,7 @@ from pipeline.support import locations, provenance
 
 
 def require_inputs(stage: str, name: str | None = None, *, models: bool = True) -> None:
-    """Check that the outputs of other stages that a stage reads exist; see `require`.
+    """Check that the outputs of other stages that a stage reads exist.
 
     Args:
         models: whether the stage reads the pretrained models.
@@ -22,11 +22,7 @@ def require_inputs(stage: str, name: str | None = None, *, models: bool = True) 
 
 
 def require(*paths: Path) -> None:
-    """Check that these outputs exist.
-
-    Raises:
-        ValueError: one is missing; the message says how to get it.
-    """
+    """Raises ValueError if one of these outputs is missing; the message says how to get it."""
     for path in paths:
         if not path.exists():
             raise ValueError(

@@ -1,6 +1,5 @@
 """What pretraining is made of; `pipeline.plan` and benchmarks use it as `pretrain` does."""
 
-import math
 import os
 import shutil
 from collections.abc import Callable
@@ -90,14 +89,6 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
     encode_in_microbatches(method, params.optim.microbatches)
     loss = module_of("losses", params.loss.kind)
     return here.place(PretrainingTask(method, loss, params.loss, params.method.scale, here))
-
-
-def granularity(params: Params) -> int:
-    """A batch must be a multiple of this: processes, microbatches and batch-norm groups get equal parts."""
-    bn_group, microbatches = params.bn_group, params.bn_microbatches
-    if bn_group == "global":
-        return ranks()
-    return ranks() * microbatches * bn_group if microbatches > 1 else math.lcm(ranks(), bn_group)
 
 
 def _check_microbatches(params: Params) -> None:

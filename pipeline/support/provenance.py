@@ -2,9 +2,7 @@
 
 import contextlib
 import functools
-import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -22,8 +20,9 @@ from pipeline.support.locations import SHARDS, file_sha256, manifest_hash
 
 PARAMS = Path("params.yaml")
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code: recorded elsewhere, or results
-VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools")
-OPTIONAL = ("detectron2",)  # recorded if installed
+VERSIONS = (
+    "torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools", "detectron2",
+)  # fmt: skip
 
 loaded: dict[str, Any] = {}  # `params.yaml` as this stage has read it; see `params`
 
@@ -99,7 +98,6 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
         "recipe": everything["recipe"],
         "seed": everything["seed"],
         "parameters": values,
-        "parameters_sha256": hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest(),
         "data_manifest_sha256": _manifest_hash(stage, files),
         "commit": commit,
         "uncommitted_changes": changed,
@@ -135,8 +133,7 @@ def git(*arguments: str) -> str:
 def versions() -> dict[str, str]:
     """The versions of Python, of the packages that decide results, and of the GPU's software."""
     versions: dict[str, Any] = {"python": platform.python_version()}
-    versions |= {package: importlib.metadata.version(package) for package in VERSIONS}
-    for package in OPTIONAL:
+    for package in VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
     if machine.gpus():

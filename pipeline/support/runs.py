@@ -86,8 +86,7 @@ def _is_code(path: Path) -> bool:
 def _check_code(folder: Path, paths: list[Path]) -> list[str]:
     """Record the code that saves the next checkpoints; returns the files that changed during the run.
 
-    Raises:
-        ValueError: files changed since the last checkpoint, and CL_CODE_CHANGED does not allow it.
+    Refuses files changed since the last checkpoint unless CL_CODE_CHANGED allows them.
     """
     sources = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
     code = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(sources)}

@@ -6,6 +6,7 @@ from functools import cache, partial
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from cl import config
 from tests.support.methods import FAST, config_of
@@ -60,7 +61,7 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"method": method("byol")}, "byol gives pairs .*loss=dcl needs contrasts .*choose"),
         (
             {"loss": JCL},
-            "needs several positives .*choose loss=dcl .*method=moco_v2_keys views.random.count=3",
+            "needs several positives .*choose loss=dcl .*pipeline.compatibility jcl",
         ),
         ({"temperature": None}, "simclr needs a temperature, found temperature=null"),
         (BYOL | {"temperature": 0.1}, "temperature=0.1 .*method.kind=byol; choose temperature=null"),
@@ -68,7 +69,7 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         (BYOL | {"method.predictor.last_norm": "plain"}, "last_bias=true .*last_norm=plain; choose"),
         ({"method.projector.hidden": []}, "leaves nothing for norm .*choose norm=false"),
         ({"patches": CUT}, "simclr does not take .*patches=whole or method=byol or moco_v3"),
-        ({"patches": {"kind": "cut"}}, "patches: kind=cut is unknown; choose .*whole, combine"),
+        ({"patches": {"kind": "cut"}}, "patches=.*'cut'.*'whole', 'combine'"),
         ({"patches": CUT | {"choose": 5}}, "choose=5 must be at most 4"),
         ({"patches": CUT | {"grid": 3, "pairs": "drawn"}}, "pairs=drawn needs grid=2 .*found grid=3"),
         ({"patches": CUT | {"stage": "input"}}, "pairs=all .*stage=input; choose pairs=adjacent"),
@@ -104,7 +105,6 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"baselines.random.evaluations": ["knm"]}, "random.evaluations names knm, .*knn, linear.*choose"),
         ({f"{VOC}detector": "mask_rcnn_c4"}, "detector=mask_rcnn_c4 needs masks, .*kind=voc"),
         ({f"{VOC}milestones": [240]}, r"milestones=\[240\] must be ascending .*iterations=240"),
-        ({f"{VOC}batch_size": 1000}, r"batch_size=1000 leaves 2 iterations, .*milestones=\[200\]"),
         ({f"{VOC}betas": [0.9, 0.999]}, r"momentum=0.9 .*betas=\[0.9, 0.999\] .*choose momentum=0"),
         ({f"{VOC}warmup": 241}, "warmup=241 exceeds iterations=240; lower it"),
         ({f"{VOC}test": "test2007"}, "'test2007' .*expected <year>/<list>"),
@@ -165,10 +165,7 @@ def test_seeds_are_different_and_within_bounds(tmp_path, seeds) -> None:
     config.check(values)
 
 
-@pytest.mark.parametrize(
-    "text", ["a: 1e-05\nb: 0x10\nc: on\nd: 1:30\ne: .inf\nf: ~\ng: '1'\nh: [1.5, true]\n", None]
-)
-def test_written_files_are_read_fast_as_they_are_read_slowly(text) -> None:
-    """As YAML 1.2, which DVC writes: `on` and `1:30` are text."""
-    text = text or (ROOT / "params.yaml").read_text()
-    assert config.parse_written(text, "a.yaml") == config.parse(text, "a.yaml")
+def test_files_are_read_as_yaml_1_2() -> None:
+    """As DVC writes them: `on` and `1:30` are text."""
+    text = "a: 1e-05\nb: 0x10\nc: on\nd: 1:30\ne: .inf\nf: ~\ng: '1'\nh: [1.5, true]\n"
+    assert config.parse(text, "a.yaml") == YAML(typ="safe", pure=True).load(text)

@@ -50,7 +50,7 @@ def expected(cell: Cell) -> tuple[str, ...] | None:
             "loss=",
         )
     if loss == "nce" and method not in BANKS:
-        return "loss=nce needs a memory bank", "choose", "method=cmc or npid or pirl"
+        return "loss=nce needs a memory bank", "choose", "pipeline.compatibility nce"
     several = cell.values["method"].get("keys") == "rest"
     if loss == "jcl" and not several:
         return "loss=jcl needs several positives", f"method.kind={method}", "choose"

@@ -13,7 +13,6 @@ from rich.console import Console
 from cl import config
 from cl.console.command import entry_point as cl_entry_point
 from cl.console.progress import Progress
-from cl.report.files import ResultFiles
 from cl.runtime import machine
 from cl.runtime.metric_info import Measurement
 from pipeline.support import command, locations
@@ -46,13 +45,6 @@ def test_impossible_numbers_and_secrets_are_refused(place, value, message) -> No
     with pytest.raises(ValueError, match=message) as refused:
         config.check(changed(place, value))
     assert "secret" not in str(refused.value)
-
-
-def test_aliases_are_refused() -> None:
-    bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
-    with pytest.raises(ValueError, match="params.yaml contains an alias .*; write the values out"):
-        config.parse(bomb, "params.yaml")
-    assert config.parse("a: '*.jpg'\nb: 2*3\n", "x") == {"a": "*.jpg", "b": "2*3"}
 
 
 def test_no_result_has_a_number_that_is_not_finite(tmp_path, monkeypatch) -> None:
@@ -144,20 +136,6 @@ def test_names_cannot_control_the_terminal() -> None:
     output = io.StringIO()
     Progress("prepare", Console(file=output)).say("left out a\x1b]0;owned\x07\u202e Vögel 照片")
     assert output.getvalue() == "prepare: left out a\\x1b]0;owned\\x07\\u202e Vögel 照片\n"
-
-
-@pytest.mark.parametrize("content", ['{"a": 1', "[1]", '{"a": NaN}', ""])
-def test_a_damaged_result_is_named(content, tmp_path) -> None:
-    (tmp_path / "pretrain.json").write_text(content)
-    with pytest.raises(ValueError, match="pretrain.json is damaged.*dvc"):
-        ResultFiles(tmp_path, pictures=False).metrics("pretrain")
-
-
-def test_a_cut_table_is_named(tmp_path) -> None:
-    (tmp_path / "pretrain").mkdir()
-    (tmp_path / "pretrain/epochs.csv").write_text("epoch,loss\n1,0.5\n2")
-    with pytest.raises(ValueError, match="epochs.csv is damaged: a row has too few"):
-        ResultFiles(tmp_path, pictures=False).table("pretrain", "epochs.csv")
 
 
 def test_an_empty_place_of_raw_data_is_the_default(monkeypatch) -> None:

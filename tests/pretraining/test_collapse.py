@@ -133,12 +133,3 @@ def test_the_advice_fits_the_method(rank) -> None:
     assert "choose a method and loss with negatives" in without
     assert "negatives" not in with_negatives
     assert "augmentation" in with_negatives
-
-
-def test_too_few_images_and_numbers_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 2 embeddings, found 1"):
-        collapse.measures(directions(1, 4))
-    broken = directions(5, 4)
-    broken[2, 1] = math.nan
-    with pytest.raises(FloatingPointError, match="1 of 5 embeddings are not finite"):
-        collapse.measures(broken)

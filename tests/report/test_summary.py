@@ -171,17 +171,6 @@ def test_a_mean_over_fewer_seeds_than_its_line_has_says_so() -> None:
     assert "n = " not in page(three_seeds("a", "seed=0", 60.0, 62.0), composed_of())[1]
 
 
-def test_an_experiment_without_results_is_not_called_different() -> None:
-    html, _ = page([experiment("a", TABLE3, [])], composed_of(TABLE3))
-    (reason,) = re.findall("a fills no cell: ([^<]+)", html)
-    assert "not evaluated" in reason
-    changed = experiment("a", TABLE3, [], optim__batch_size=7)
-    html, _ = page([changed], composed_of(TABLE3))
-    (reason,) = re.findall("a fills no cell: ([^<]+)", html)
-    assert "different optim.batch_size" in reason
-    assert "evaluated" not in reason
-
-
 def test_two_losses_are_compared_over_their_equal_seeds() -> None:
     """With the interval of paired differences 2, 3 and 4; seed 3 of one loss does not count."""
     dcl = three_seeds("a", "seed=0", 60.0, 65.0, 64.0, 10.0)

@@ -8,7 +8,6 @@ from pydantic import Field
 from torch import Tensor
 
 from cl.analyses import BatchesConfig, Context
-from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.objective.terms import Contrast
@@ -72,7 +71,7 @@ def by_count(
     images = config.queries if config.needs_queue else config.images
     contrast = context.contrast(images, config.batch_size, queue=config.needs_queue)
     available = int(contrast.negative_counts[0])
-    counts = feasible_counts(config.negatives, available, context.progress)
+    counts = feasible_counts(config.negatives, available)
     measured: dict[int, list[Tensor]] = {count: [] for count in counts}
     for sample in samples(contrast, counts[-1], temperature, generator, config.queries):
         for count in counts:
@@ -99,20 +98,11 @@ def samples(
         yield Sample(q, p, negatives, columns, positive_logits, negative_logits)
 
 
-def feasible_counts(requested: list[int], available: int, progress: Progress | None = None) -> list[int]:
-    """The requested numbers of negatives up to `available`, ascending; reports the others to `progress`.
-
-    Raises:
-        ValueError: all exceed the available number.
-    """
+def feasible_counts(requested: list[int], available: int) -> list[int]:
+    """The requested numbers of negatives up to `available`, ascending; ValueError if there are none."""
     feasible = [count for count in sorted(requested) if count <= available]
     if not feasible:
         raise ValueError(
             f"negatives={requested} exceed the {available} per query; choose fewer negatives or more images"
-        )
-    if progress and len(feasible) < len(requested):
-        left_out = ", ".join(str(count) for count in requested if count > available)
-        progress.say(
-            f"queries have only {counted(available, 'negatives')} each: nothing is measured at {left_out}"
         )
     return feasible

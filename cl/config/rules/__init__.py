@@ -14,10 +14,6 @@ CHECKS = (*methods.CHECKS, check_labels, *training.CHECKS, *backbones.CHECKS)
 
 
 def check(params: Params) -> None:
-    """Check the parameters against each other.
-
-    Raises:
-        ValueError: some do not fit together; the message says what to choose.
-    """
+    """Raises ValueError if parameters do not fit together; the message says what to choose."""
     for rule in CHECKS:
         rule(params)

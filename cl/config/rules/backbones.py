@@ -50,16 +50,6 @@ def _needs(params: Params) -> Iterator[tuple[str, Trait, str]]:
             yield f"transfers.{name}.engine=detectron2", "in detectron2", torchvision
 
 
-def _images_are_normalised_for_it(params: Params) -> None:
-    expected = params.backbone.normalisation
-    for name, value in zip(("mean", "std"), expected or (), strict=False):
-        if value != (found := getattr(params.dataset, name)):
-            raise ValueError(
-                f"backbone.streams.{name}={list(value)} must equal dataset.{name}={list(found)}, which "
-                "normalises the images"
-            )
-
-
 def _network_does_what_is_asked(params: Params) -> None:
     network = params.backbone.outline()
     for key, evaluation in params.evaluations.items():
@@ -96,4 +86,4 @@ def _detectors_find_their_maps(params: Params, network: nn.Module, name: str) ->
             ) from None
 
 
-CHECKS = (_backbone_has_what_others_need, _images_are_normalised_for_it, _network_does_what_is_asked)
+CHECKS = (_backbone_has_what_others_need, _network_does_what_is_asked)

@@ -8,7 +8,6 @@ from cl.config.params import Params
 from cl.data.order import Plan, plan_of
 from cl.data.reader import Reader
 from cl.runtime.registry import module_of
-from cl.training.optim import Config as Optim
 
 HARMFUL = 0.06  # for a trained backbone
 
@@ -27,11 +26,7 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -> None:
-    """Check that the data has enough images and labels for every stage, before any of them trains.
-
-    Raises:
-        ValueError: the message names every parameter that would make its stage fail.
-    """
+    """Raises ValueError if the data has too few images or labels for a stage; names all such parameters."""
     if problems := list(data_problems(params, train, val, processes)):
         raise ValueError("; ".join(problems))
 
@@ -70,23 +65,11 @@ def warnings(params: Params) -> Iterator[str]:
             f"init={params.init.name} with a learning rate of {rate:.4g}: rates from {HARMFUL} on may make "
             "an encoder worse (docs/results/adapt.md); choose recipe=own/adapt, or -S optim.base_lr=0.02"
         )
-    for place, optim in _trainings(params):
-        if optim.warmup < optim.warmup_epochs:
-            yield (
-                f"{place}.warmup_epochs={optim.warmup_epochs:g} is not less than {place}.epochs="
-                f"{optim.epochs:g}: it is lowered to {optim.warmup:g}"
-            )
-
-
-def _trainings(params: Params) -> Iterator[tuple[str, Optim]]:
-    """The name and the optimizer's parameters of every training, except for detectors."""
-    yield "optim", params.optim
-    for name, evaluation in params.evaluations.items():
-        if optim := getattr(evaluation, "optim", None):
-            yield f"evaluations.{name}.optim", optim
-    for name, baseline in params.baselines.items():
-        if baseline.training:
-            yield f"baselines.{name}.training.optim", baseline.training.optim
+    if (optim := params.optim).warmup < optim.warmup_epochs:
+        yield (
+            f"optim.warmup_epochs={optim.warmup_epochs:g} is not less than optim.epochs={optim.epochs:g}: "
+            f"it is lowered to {optim.warmup:g}"
+        )
 
 
 def check_labels(params: Params) -> None:

@@ -19,7 +19,6 @@ NEEDED: dict[Trait, str] = TERMS | {
     "normalizer": "a memory bank to estimate its normalizer",
     "several positives": "several positives per query",
 }
-WAYS: dict[Trait, str] = {"several positives": "method=moco_v2_keys views.random.count=3"}
 
 
 def losses_for(method: type[MethodConfig], gives: Traits) -> list[str]:
@@ -32,31 +31,23 @@ def _fit(gives: Traits, needs: Traits, loss: type[LossConfig]) -> bool:
     return loss.needs <= gives and needs <= loss.gives
 
 
-def _methods_for(loss: type[LossConfig]) -> list[str]:
-    configs = {kind: module_of("methods", kind).Config for kind in kinds("methods")}
-    return [kind for kind, config in configs.items() if _fit(config.gives, config.needs, loss)]
-
-
 def _loss_fits_method(params: Params) -> None:
     method, loss = params.method, params.loss
     several = method.positives(len(params.view_sizes)) > 1
     gives = method.gives if several else method.gives - {"several positives"}
     if _fit(gives, method.needs, type(loss)):
         return
-    fitting = losses_for(type(method), gives)
-    ways = [f"loss={' or '.join(fitting)}"] if fitting else []
+    fitting = " or ".join(losses_for(type(method), gives))
     lacking = [trait for trait in NEEDED if trait in loss.needs - gives]
     if not lacking:
         raise ValueError(
             f"method.kind={method.kind} needs a decoupled loss: the positive is among its negatives, so "
-            f"loss={loss.kind} would count it twice; choose {', or '.join(ways)}"
+            f"loss={loss.kind} would count it twice; choose loss={fitting}"
         )
-    trait, found = lacking[0], " and ".join(TERMS[each] for each in TERMS if each in gives)
-    if trait not in TERMS and (others := _methods_for(type(loss))):
-        ways.append(WAYS.get(trait) or f"method={' or '.join(others)}")
+    found = " and ".join(TERMS[each] for each in TERMS if each in gives)
     raise ValueError(
-        f"method.kind={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[trait]}; choose "
-        f"{', or '.join(ways) or 'another method: no loss fits this one'}"
+        f"method.kind={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[lacking[0]]}; choose "
+        f"loss={fitting}, or a method that `python -m pipeline.compatibility {loss.kind}` lists"
     )
 
 

@@ -44,11 +44,7 @@ class Detector(Protocol):
 
 
 def engine(name: str) -> ModuleType:
-    """An engine's module.
-
-    Raises:
-        ValueError: its library is not installed.
-    """
+    """An engine's module; raises ValueError if its library is not installed."""
     try:
         return importlib.import_module(f"cl.detection.engines.{name}")
     except ModuleNotFoundError as error:

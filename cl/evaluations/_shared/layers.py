@@ -27,11 +27,7 @@ class LastBlocks(nn.Module):
 
 
 def last_blocks(network: nn.Module, blocks: int) -> LastBlocks:
-    """The network with the class tokens of its last blocks as features.
-
-    Raises:
-        ValueError: the network lacks a class token, or has fewer blocks.
-    """
+    """The network with the class tokens of its last blocks as features; raises ValueError without them."""
     reader = getattr(network, "forward_intermediates", None)
     is_readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
     has_token = getattr(network, "cls_token", None) is not None

@@ -23,10 +23,7 @@ Colours = tuple[float, float, float]  # of red, green and blue in [0, 1]
 
 
 class BackboneConfig(BaseConfig):
-    """What every backbone has.
-
-    normalisation: the mean and standard deviation that images must be normalised with; None for any.
-    """
+    """What every backbone has."""
 
     kind: str
 
@@ -34,10 +31,6 @@ class BackboneConfig(BaseConfig):
     def gives(self) -> Set[Trait]:
         """The network's traits, for parts that need more than its features."""
         return {"one network"}
-
-    @property
-    def normalisation(self) -> tuple[Colours, Colours] | None:
-        return None
 
     @property
     def title(self) -> str:
@@ -53,19 +46,11 @@ class BackboneConfig(BaseConfig):
         raise NotImplementedError
 
     def in_timm(self) -> tuple[str, dict[str, Any]]:
-        """The name and the arguments with which `timm.create_model` builds this network.
-
-        Raises:
-            ValueError: timm does not have it.
-        """
+        """The name and arguments of `timm.create_model`; raises ValueError if timm lacks the network."""
         raise NotImplementedError
 
     def outline(self) -> nn.Module | None:
-        """The network on the meta device, to test image sizes; None if it takes images of any size.
-
-        Raises:
-            ValueError: the network cannot be built as configured.
-        """
+        """The network on the meta device, to test image sizes; None if it takes images of any size."""
         return None
 
 

@@ -74,10 +74,6 @@ class Config(BackboneConfig):
             return {"one network", "residual stages"}
         return {"one network", "residual stages", "in detectron2"}
 
-    @property
-    def normalisation(self) -> tuple[Colours, Colours] | None:
-        return (self.streams.mean, self.streams.std) if self.streams else None
-
     def in_timm(self) -> tuple[str, dict[str, Any]]:
         if not self.is_published:
             raise ValueError(
