@@ -157,7 +157,7 @@ def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:
 
 def _unreadable(path: Path, error: str) -> str:
     """Why torch.load cannot read a file, and what to do."""
-    names = []
+    names: list[str] = []
     with suppress(Exception):  # a damaged archive can make the reader raise anything
         names = zipfile.ZipFile(path).namelist()
     if match := re.search(r"GLOBAL ([\w.]+)", error):

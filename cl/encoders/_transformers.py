@@ -46,7 +46,8 @@ def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
             "MAE; if timm publishes it, give timm:<name>, or put timm's config.json beside timm's file"
         )
     heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
-    deviations, doubt = (), ""
+    deviations: tuple[str, ...] = ()
+    doubt = ""
     if "heads" not in metadata and heads < 12 and _has_sines(named, rows_first=False):
         deviations = ("perhaps with 12 heads",)
         doubt = (

@@ -258,7 +258,7 @@ def test_metadata_that_we_did_not_write_are_refused_in_a_sentence(
         ({"model_args": {"stem_padding": 3}}, "stem_padding=3, expected 1 or 2"),
         ({"model_args": {"stem_padding": [1]}}, r"stem_padding=\[1\], expected 1 or 2"),
         ({"architecture": "test_vit", "model_args": {"img_size": "big"}}, "img_size='big', expected pixels"),
-        ({"architecture": "test_vit", "model_args": {"img_size": [{}]}}, "size of images of .*, expected"),
+        ({"architecture": "test_vit", "model_args": {"img_size": [{}]}}, "img_size=.*, expected pixels"),
         ({"model_type": "dinov2"}, "holds a dinov2 of .* transformers.*timm:<name>"),
     ],
 )
