@@ -128,10 +128,8 @@ def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: 
     """Set the image size if the encoder's file does not record it."""
     encoder.set_size(resize, crop)
     is_small = getattr(getattr(encoder.network, "conv1", None), "stride", None) == (1, 1)
-    used, built_for = (
-        encoder.transform.crop,
-        getattr(encoder.config, "size", None) or (32 if is_small else 224),
-    )
+    built_for = getattr(encoder.config, "size", None) or (32 if is_small else 224)
+    used = encoder.transform.crop
     if not encoder.records_size and built_for < used:
         shown.say(
             f"the encoder was built for about {built_for} px, but gets crops of {used} px, because its file "

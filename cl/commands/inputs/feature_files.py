@@ -72,13 +72,12 @@ class Npy:
         self.paths = [path.with_suffix(".txt"), path]
         self._names, self._features = (path.open("wb") for path in self.paths)
         self._rows, self._shape = 0, shape
-        self._header_size = self._write_header()
+        self._write_header()
 
-    def _write_header(self) -> int:
+    def _write_header(self) -> None:
         """Write the header for the rows so far; NumPy pads it to the same size for any number of rows."""
         header = {"descr": "<f4", "fortran_order": False, "shape": (self._rows, *self._shape)}
         np.lib.format.write_array_header_1_0(self._features, header)
-        return self._features.tell()
 
     def append(self, names: list[str], features: np.ndarray) -> None:
         self._names.write("".join(f"{name}\n" for name in names).encode())
@@ -87,7 +86,7 @@ class Npy:
 
     def close(self) -> None:
         self._features.seek(0)
-        assert self._write_header() == self._header_size
+        self._write_header()
         self._names.close()
         self._features.close()
 
