@@ -62,16 +62,6 @@ def test_stl10_files_that_differ_from_the_official_ones_are_named(name, source, 
         splits_of(settings, tmp_path / "raw")
 
 
-@pytest.mark.parametrize("names", [None, "", "apple bee cup", "a b c d e"])
-def test_stl10_needs_a_name_for_every_class(names, source, tmp_path) -> None:
-    settings = source("stl10")
-    path = tmp_path / "raw/stl10_binary/class_names.txt"
-    path.unlink() if names is None else path.write_text(names)
-    count = len((names or "").split())
-    with pytest.raises(ValueError, match=f"class_names.txt has {count} names for 4 .*; extract"):
-        splits_of(settings, tmp_path / "raw")
-
-
 def test_a_class_without_labelled_images_is_refused(source, tmp_path, monkeypatch) -> None:
     settings = source("stl10")
     (tmp_path / "raw/stl10_binary/train_y.bin").write_bytes(bytes([2, 3, 4] * 4))
