@@ -1,5 +1,7 @@
 """analyze: one analysis of the finished method."""
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import click
@@ -7,7 +9,6 @@ import click
 from cl.analyses import Context
 from cl.methods import Setup
 from cl.networks import backbones
-from cl.report.files import ResultFiles
 from cl.runtime.metric_info import BACKBONE, measurements
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
@@ -31,7 +32,6 @@ def main(name: str) -> None:
     setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train))
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
-    log = ResultFiles(command.RESULTS, pictures=False).table("pretrain", "epochs.csv")
     with command.results("analyze", name) as results:
         context = Context(
             method=here.place(method).eval(),
@@ -42,7 +42,7 @@ def main(name: str) -> None:
             loss=params.loss,
             scale=params.method.scale,
             batch_size=params.optim.batch_size,
-            epochs=[{key: float(value) for key, value in row.items()} for row in log],
+            epochs=_epochs(command.RESULTS / "pretrain" / "epochs.csv"),
             kept=locations.kept_methods(),
             seed=params.seed,
             machine=here,
@@ -53,6 +53,12 @@ def main(name: str) -> None:
         runs = [{BACKBONE: module.analyze(config, context)}]
         measured = measurements("analyze", name, runs, config.numbers())
         results.add(name, module.__doc__.partition("\n")[0], measured, progress)
+
+
+def _epochs(path: Path) -> list[dict[str, float]]:
+    """The rows of the training log."""
+    with path.open(newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
 if __name__ == "__main__":

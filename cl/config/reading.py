@@ -48,8 +48,9 @@ def load(path: Path) -> Params:
     """
     if not path.is_file():
         raise ValueError(f"{path} is missing: run this from the top folder of the project")
+    values = read(path)
     try:
-        return check(read(path))
+        return check(values)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
 

@@ -61,7 +61,7 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
             images.append(_Image(folder / "JPEGImages" / f"{image}.jpg", file, xml))
         except FileNotFoundError:
             findings.errors.append(f"{file}: missing")
-        except (ElementTree.ParseError, ValueError) as error:
+        except (ElementTree.ParseError, LookupError, ValueError) as error:
             findings.errors.append(f"{file}: not valid XML ({error}); save it as UTF-8")
         except OSError as error:
             findings.errors.append(f"{file}: cannot be read ({error.strerror})")

@@ -185,23 +185,18 @@ def _train(
         optim.Part(head, base_lr / config.optim.base_lr, decay if config.weight_decays else None)
         for head, (base_lr, decay) in zip(heads, config.grid, strict=True)
     ]
-    try:
-        return train(
-            Probes(None if config.features == "cached" else backbone, heads, context.machine),
-            _data(config, backbone, context),
-            config.optim,
-            optim.build(config.optim, parts),
-            progress=context.progress,
-            checkpoints=context.checkpoints("linear"),
-            each_epoch=each_epoch,
-        )
-    except FloatingPointError as error:
-        if len(heads) == 1:
-            raise
-        largest = max(base_lr for base_lr, _ in config.grid)
-        raise FloatingPointError(
-            f"{error}. One of the {len(heads)} classifiers diverged: remove {largest} from base_lrs"
-        ) from error
+    task = Probes(None if config.features == "cached" else backbone, heads, context.machine)
+    if len(heads) > 1:
+        task.remedy = f"One of {len(heads)} classifiers diverged: remove {max(config.grid)[0]} from base_lrs"
+    return train(
+        task,
+        _data(config, backbone, context),
+        config.optim,
+        optim.build(config.optim, parts),
+        progress=context.progress,
+        checkpoints=context.checkpoints("linear"),
+        each_epoch=each_epoch,
+    )
 
 
 def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -> Data:

@@ -130,7 +130,7 @@ def test_mistakes_are_named(changes, message) -> None:
 
 def test_broken_yaml_is_named(tmp_path) -> None:
     (tmp_path / "params.yaml").write_text("a: [1,\nb")
-    with pytest.raises(ValueError, match=r"params.yaml is not valid YAML: .*line 2"):
+    with pytest.raises(ValueError, match=r"params.yaml is not valid YAML: .*line 1"):
         config.load(tmp_path / "params.yaml")
     with pytest.raises(ValueError, match=r"nothing.yaml is missing: run this from the top folder"):
         config.load(tmp_path / "nothing.yaml")
