@@ -187,7 +187,7 @@ def duplicates_command(features: tuple[Path, ...], to: Path | None, **options: A
     "--to",
     required=True,
     type=PATH,
-    help="The file to write: .parquet, or .npy with the names in a .txt beside it.",
+    help="The file to write: .parquet, .npy with the names in a .txt beside it, or .csv.",
 )
 @encoder_options
 @size_options

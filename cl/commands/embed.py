@@ -52,7 +52,7 @@ def embed(
         images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these. An image that
             is named twice counts once.
         encoder: a file or name that `cl.load` takes, or what it returned, which computes on its own device.
-        to: the file to write: .parquet, or .npy with the names in a .txt beside it; None: return them.
+        to: the file to write: .parquet, .npy with the names in a .txt beside it, or .csv; None: return them.
         prefix: which encoder to use if the file contains several.
         resize: short side in pixels, for an encoder whose file records no transform; together with crop.
         crop: side in pixels of the centre crop.
@@ -72,12 +72,8 @@ def embed(
         path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
         target_of(path, images, encoder, suffixes=tuple(feature_files.FORMATS))
         if path.suffix == ".npy":
-            names, is_continued = path.with_suffix(".txt"), Path(f"{path}.partial/identity").exists()
-            check_target(names, images)
-            if names.exists() and not (path.exists() or is_continued):
-                raise ValueError(
-                    f"--to {to} would overwrite {names}, which cl embed did not write; rename one"
-                )
+            check_target(path.with_suffix(".txt"), images)
+        _check(path, patches=patches)
         inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -122,6 +118,15 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> int:
                 shown.say(line)
         wait_for_all()
     return embedded
+
+
+def _check(to: Path, *, patches: bool) -> None:
+    if patches and to.suffix == ".csv":
+        raise ValueError(f"--patches does not fit .csv; choose {to.stem}.npy")
+    names = to.with_suffix(".txt")
+    is_continued = Path(f"{to}.partial/identity").exists()
+    if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
+        raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
 
 
 def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: Progress) -> None:

@@ -235,7 +235,7 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
         "empty, found 1 with suffix .txt; give images": [tmp_path / "empty", *to, *of],
         "bad.csv has the columns species": [tmp_path / "bad.csv", *to, *of],
         "can be read: ValueError: not an image, or an unsupported": [tmp_path / "junk", *to, *of],
-        "must be a file that ends in .parquet or .npy": [images, "--to", tmp_path / "features.h5"],
+        "must be a file that ends in .parquet, .npy or .csv": [images, "--to", tmp_path / "features.h5"],
         "models/backbone.safetensors does not exist; give a checkpoint": [images, *to],
         "another process is writing": [images, "--to", tmp_path / "locked.npy", *of],
         "holds no encoder below 'a.', only below ''": [images, *to, *of, "--prefix", "a."],

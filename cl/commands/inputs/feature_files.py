@@ -1,4 +1,4 @@
-"""Files of features and image names: Parquet, or .npy with a .txt.
+"""Files of features and image names: Parquet, .npy with a .txt, or CSV.
 
 Writers add part by part: `append` takes features (n, *shape) float32 and n names, with shape (D,), or
 (H', W', D) for patches; `paths` are the written files, with the features last.
@@ -13,6 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import csv
+
+from cl.runtime.tables import with_formula, without_formula
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,37 @@ class Npy:
         return Features(names, features)
 
 
-FORMATS: dict[str, type[Parquet | Npy]] = {".parquet": Parquet, ".npy": Npy}
+class Csv:
+    """Columns `name` and 0 to D - 1, for few images; it cannot store notes and patches."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
+        self.paths = [path]
+        columns = [("name", pa.string()), *((str(column), pa.float32()) for column in range(*shape))]
+        self._schema = pa.schema(columns)
+        self._writer = csv.CSVWriter(path, self._schema)
+
+    def append(self, names: list[str], features: np.ndarray) -> None:
+        safe = pa.array([without_formula(name) for name in names])
+        self._writer.write_table(pa.table([safe, *map(pa.array, features.T)], schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    @staticmethod
+    def read(path: Path) -> Features:
+        options = csv.ConvertOptions(column_types={"name": pa.string()})
+        layout = csv.ParseOptions(newlines_in_values=True)
+        table = csv.read_csv(path, parse_options=layout, convert_options=options)
+        names = [with_formula(name) for name in table["name"].to_pylist()]
+        numbers = [str(number) for number in range(table.num_columns - 1)]
+        columns = [column.to_numpy() for column in table.select(numbers).columns]
+        return Features(names, np.stack(columns, axis=1).astype(np.float32))
 
 
-def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet | Npy:
+FORMATS: dict[str, type[Parquet | Npy | Csv]] = {".parquet": Parquet, ".npy": Npy, ".csv": Csv}
+
+
+def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet | Npy | Csv:
     """A writer of the format that the path's suffix names; close it at the end."""
     return FORMATS[path.suffix](path, shape, notes)
 

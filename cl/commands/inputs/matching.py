@@ -119,4 +119,7 @@ def is_features(path: Path) -> bool:
             return "features" in pq.read_schema(path).names
         except pa.ArrowException:
             return False  # nor a table of images, as reading it will say
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            return {"name", "0"} <= {*file.readline().replace('"', "").strip().split(",")}
     return path.suffix == ".npy"

@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from cl.commands.inputs import feature_files
+from cl.commands.inputs.matching import is_features
 
 NAMES = ["a/\r1.jpg", "é, 'q'\".png", "=HYPERLINK(1).jpg", "-2.jpg", "5.jpg"]
 
@@ -20,6 +22,7 @@ def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
     with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
         for part in (slice(0, 2), slice(2, 5)):
             file.append(NAMES[part], features[part])
+    assert suffix != ".csv" or "'=HYPERLINK(1).jpg" in path.read_text(), "a spreadsheet must not run it"
     found = feature_files.read(path)
     assert found.names == NAMES
     assert found.features.dtype == np.float32
@@ -46,6 +49,32 @@ def test_parquet_that_pandas_has_saved(tmp_path) -> None:
         feature_files.read(path)
 
 
+def test_csv_that_another_program_has_saved(tmp_path) -> None:
+    """With its columns sorted by name; with an index or labels, it is refused."""
+    path = tmp_path / "features.csv"
+    features = np.random.default_rng(0).normal(size=(5, 12)).astype(np.float32)
+    with closing(feature_files.writer(path, (12,), {})) as file:
+        file.append(NAMES, features)
+    table = csv.read_csv(path)
+    csv.write_csv(table.select(sorted(table.column_names)), path)
+    found = feature_files.read(path)
+    assert found.names == NAMES
+    np.testing.assert_array_equal(found.features, features)
+    assert is_features(path)
+    for name in ("", "Unnamed: 0", "label", "12.5"):
+        csv.write_csv(table.add_column(0, name, pa.array(range(5))), path)
+        with pytest.raises(ValueError, match="is not a file of features"):
+            feature_files.read(path)
+
+
+def test_line_breaks_in_names_of_large_csv_files(tmp_path) -> None:
+    """PyArrow reads a file in blocks of 1 MiB; a name may lie in two of them."""
+    path, names = tmp_path / "features.csv", [f"{number}\r{number:0100}.jpg" for number in range(30_000)]
+    with closing(feature_files.writer(path, (1,), {})) as file:
+        file.append(names, np.ones((len(names), 1), np.float32))
+    assert feature_files.read(path).names == names
+
+
 def test_names_that_an_editor_has_saved(tmp_path) -> None:
     """With a byte order mark, the line ends of Windows, and none after the last name."""
     np.save(tmp_path / "features.npy", np.zeros((2, 3)))
@@ -64,8 +93,12 @@ def test_other_files_are_refused_with_their_reason(tmp_path) -> None:
     (tmp_path / "fewer.txt").write_text("1.jpg\n")
     wrong = {
         tmp_path / "none.parquet": "No such file",
-        tmp_path / "features.h5": "does not end in .parquet, .npy",
+        tmp_path / "features.h5": "does not end in .parquet, .npy, .csv",
         write(tmp_path / "text.parquet", "name"): "Parquet",
+        write(tmp_path / "list.csv", "path,label\n1.jpg,a\n"): "name",
+        write(tmp_path / "nameless.csv", "name,0\n,1\n"): "without a name",
+        write(tmp_path / "excel.csv", "name;0;1\n1.jpg;0,5;1,2\n"): "name",
+        write(tmp_path / "tabs.csv", "name\t0\n1.jpg\t0.5\n"): "name",
         tmp_path / "alone.npy": "alone.txt",
         tmp_path / "fewer.npy": r"shape \(2, 3\) for 1 names",
     }
