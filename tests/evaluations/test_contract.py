@@ -48,7 +48,7 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("knn grid_k=[0]", "0 must be greater than 0"),
+        ("knn grid_k=[0]", r"grid_k.0=0: .*greater than 0"),
         ("linear features=cached", "features=cached with 1 view: augmented requires one, cached none"),
         ("linear +optim.clip=1.0", "optim.clip=1.0 would clip 5 classifiers together; choose null"),
         ("linear base_lrs=[0.1]", r"base_lrs=\[0.1\] must include optim.base_lr=1.0"),
