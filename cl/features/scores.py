@@ -42,8 +42,8 @@ def knn_correct(
     bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, *, k: int, temperature: float = 0.07
 ) -> Tensor:
     """(M,) bool: the test rows that `knn_accuracy` counts, of what `checked` returns."""
-    if k < 1:
-        raise ValueError(f"k={k}, expected at least 1")
+    if k < 1 or temperature <= 0:
+        raise ValueError(f"k={k} and temperature={temperature}, expected at least 1 and a number above 0")
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
     classes = int(codes.max()) + 1
     with single_process():  # the caller's processes may have other rows, or not call this at all
@@ -78,6 +78,8 @@ def linear_correct(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, 
     """(M,) bool: the test rows that `linear_probe` counts, of what `checked` returns."""
     from cl.features.logistic import fit  # late: scipy.optimize is slow to import
 
+    if c <= 0:
+        raise ValueError(f"c={c}, expected a number above 0")
     known = codes.unique()
     if len(known) == 1:
         raise ValueError("all training rows have one label, expected two or more classes")

@@ -4,6 +4,7 @@ import hashlib
 import heapq
 import itertools
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,8 @@ SUFFIXES = {
 }
 RUN = 100_000  # lines sorted in memory at a time
 SIZED = 10_000  # files whose sizes enter `summary`
+# Characters that XML and HTML forbid, and line breaks.
+UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Folders of thumbnails, deleted files, snapshots and metadata on Synology, QNAP, Windows, macOS and Linux.
 SYSTEM = {
     *("@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@sharebin"),
@@ -190,6 +193,7 @@ def classes_in(root: Path) -> dict[str, str]:
     folders: dict[str, str] = {}
     for name in sorted(path.name for path in root.iterdir() if is_class(path)):
         check_name(str(root / name))
+        check_class(name, str(root))
         if folders.setdefault(normalize("NFC", name), name) != name:
             raise ValueError(
                 f"{root} has two folders {name}, whose accents are encoded differently; merge them"
@@ -200,3 +204,13 @@ def classes_in(root: Path) -> dict[str, str]:
 def is_class(path: Path) -> bool:
     """Whether it is a class folder."""
     return path.is_dir() and not why_hidden(path.name)
+
+
+def check_class(name: str, place: str) -> None:
+    """Check that pictures and pages can show the name of a class.
+
+    Raises:
+        ValueError: the name contains a control character other than a tab, or an unassigned character.
+    """
+    if match := UNPRINTABLE.search(name):
+        raise ValueError(f"{place}: the name {name!a} contains the control character {match[0]!a}; rename it")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
+from cl.images.folders import check_class
 from cl.runtime.stores import is_url
 from cl.runtime.tables import with_formula
 
@@ -21,6 +22,7 @@ COLUMNS = {
     "split": "fold partition phase set subset usage",
 }
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
+TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
@@ -93,7 +95,7 @@ def read(table: Path, *columns: str, names: Mapping[str, str] | None = None) -> 
 
     Raises:
         ValueError: the table is damaged, lacks `path` or a column with another name than its own, or has two
-            for one; or a row has no path, or one with backslashes.
+            for one; or a row has no path, a path with backslashes, or a control character.
     """
     content, about = _columns(table, names or dict(zip(columns, columns, strict=True)))
     empty: list[str | None] = [None] * len(content["path"])
@@ -107,6 +109,8 @@ def read(table: Path, *columns: str, names: Mapping[str, str] | None = None) -> 
             raise ValueError(f"{place}: the path is empty")
         if "\\" in path:
             raise with_backslashes(path, place)
+        for name, cell in zip(COLUMNS, cells, strict=True):
+            check_class(cell or "", f"{place}, {name}")
         rows.append(ImageRow(number, path, *cells[1:]))
     return Table(rows, [*content], about)
 
@@ -159,9 +163,14 @@ def _read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
         content = table.read_bytes()
         if table.suffix.lower() == ".parquet":
             parsed = parquet.read_table(io.BytesIO(content))
+        elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
+            raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
-            header = re.sub('"[^"]*"', "", content.decode("utf-8-sig")).partition("\n")[0]
-            delimiter = max(DELIMITERS, key=header.count)
+            text = content.decode("utf-8-sig")
+            if told := TOLD_DELIMITER.match(text):
+                content = text[told.end() :].encode()
+            header = re.sub('"[^"]*"', "", text).partition("\n")[0]
+            delimiter = told[1] if told else max(DELIMITERS, key=header.count)
             layout = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             names = csv.open_csv(io.BytesIO(content), parse_options=layout).schema.names
             used = {name: pyarrow.string() for name in names if is_used(name)}

@@ -130,6 +130,14 @@ def test_a_logger_that_cannot_begin_is_an_error_before_the_training(recorder, tm
     assert recorder.seen == ["begin pretrain"]
 
 
+def test_passwords_in_addresses_are_not_printed(recorder, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(recorder, "where", "postgresql://cl:secret@host/runs")
+    said: list[str] = []
+    with Loggers(["tensorboard"], tmp_path, dict) as loggers:
+        loggers.begin("pretrain", said.append)
+    assert said == ["tensorboard logs to postgresql://host/runs"]
+
+
 def test_without_a_training_nothing_begins(recorder, tmp_path) -> None:
     with Loggers(["tensorboard"], tmp_path, dict):
         pass

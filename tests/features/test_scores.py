@@ -68,6 +68,8 @@ def test_what_does_not_fit_is_refused(data) -> None:
     for call, parts in (
         (lambda: cl.knn_accuracy(train, known, test, truth, k=91), ["k=91", "90"]),
         (lambda: cl.knn_accuracy(train, known, test, truth, k=0), ["k=0", "at least 1"]),
+        (lambda: cl.knn_accuracy(train, known, test, truth, temperature=0), ["temperature=0", "above 0"]),
+        (lambda: cl.linear_probe(train, known, test, truth, c=0), ["c=0", "above 0"]),
         (lambda: cl.knn_accuracy(train, known, test[:, :4], truth), ["6 wide", "4"]),
         (lambda: cl.knn_accuracy(train, known[:5], test, truth), ["train_labels", "(5,)", "90 rows"]),
         (lambda: cl.linear_probe(train[0], known, test, truth), ["train_features", "(6,)", "(rows, width)"]),

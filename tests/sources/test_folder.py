@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,6 +144,30 @@ def test_images_without_class_folders_are_refused(tmp_path) -> None:
         picture_file(tmp_path / "flat" / split / "0.png")
     with pytest.raises(ValueError, match="no class folders in .*flat/train; put"):
         listed(tmp_path / "flat")
+
+
+def test_kaggles_flat_validation_images_are_sorted_by_the_command_that_the_message_names(tmp_path) -> None:
+    root = tmp_path / "my imagenet"
+    classes = ("n01440764", "n01443537")
+    for number, name in enumerate(classes):
+        picture_file(root / "train" / name / f"{name}_1.JPEG")
+        picture_file(root / f"val/ILSVRC2012_val_0000000{number}.JPEG")
+    rows = (
+        f"ILSVRC2012_val_0000000{number},{name} 1 2 30 40 {name} 5 6 7 8 \n"
+        for number, name in enumerate(classes)
+    )
+    (root / "LOC_val_solution.csv").write_text("ImageId,PredictionString\n" + "".join(rows))
+    with pytest.raises(ValueError, match="val contains files, but no class folders") as refused:
+        listed(root)
+    subprocess.run(["sh", "-c", str(refused.value).split("`")[1]], check=True)
+    assert [image.key.split("/")[0] for image in listed(root).val] == [*classes]
+
+
+@pytest.mark.parametrize("name", ["cat\x1b[31m", "cat\x07", "cat\ufffe"])
+def test_a_class_name_that_no_picture_can_show_is_refused(name, root) -> None:
+    (root / "train" / name).mkdir()
+    with pytest.raises(ValueError, match="control character .*; rename it"):
+        listed(root)
 
 
 def test_folders_of_the_system_are_not_classes(root) -> None:

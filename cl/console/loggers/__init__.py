@@ -4,6 +4,7 @@ The module has the name of the program's library and of its pip package. It is i
 it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -87,7 +88,7 @@ class Loggers:
                 self._running[name] = logger(run, self._folder / name, parameters)
             except Exception as error:
                 raise ValueError(f"CL_LOG={name} cannot begin a run: {_one_line(error)}") from error
-            say(f"{name} logs to {self._running[name].where}")
+            say(f"{name} logs to {_without_password(self._running[name].where)}")
 
     def _log(self, title: str, row: Row) -> None:
         for name, logger in list(self._running.items()):
@@ -103,7 +104,12 @@ class Loggers:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return _without_password(" ".join(str(error).split())) or type(error).__name__
+
+
+def _without_password(text: str) -> str:
+    """Remove a password from an address, which for example WANDB_BASE_URL may contain."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
 
 
 def _class_of(name: str) -> type[Logger]:

@@ -1,5 +1,6 @@
 """Class folders of images: `<root>/{train,val}/<class>/<image>`."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 from cl.images.folders import SUFFIXES, classes_in, images_below, is_class
 from cl.images.image import Splits
 from cl.images.listing import Keys, Listing
+
+KAGGLE = "LOC_val_solution.csv"
 
 
 def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
@@ -25,6 +28,8 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
         classes = list(train_classes)
     if not classes:
         raise ValueError(f"no class folders in {root / 'train'}; put the images of each class into a folder")
+    if not val_classes and any(path.is_file() for path in (root / "val").iterdir()):
+        raise ValueError(f"{root / 'val'} contains files, but no class folders; {_sorting(root)}")
     check_complete(root / "train", classes, train_classes)
     check_complete(root / "val", classes, val_classes)
     if unknown := sorted(set(val_classes).difference(train_classes)):
@@ -36,6 +41,16 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
     train = _images(root / "train", [train_classes[name] for name in classes], left_out)
     val = _images(root / "val", [val_classes[name] for name in classes], left_out)
     return Splits(classes, train, val, +left_out)
+
+
+def _sorting(root: Path) -> str:
+    """The remedy for validation images without class folders."""
+    if (root / KAGGLE).is_file():  # ImageId,PredictionString; the prediction starts with the class
+        return (
+            f"`cd {shlex.quote(str(root / 'val'))} && tail -n +2 ../{KAGGLE} | while IFS=', ' read -r image "
+            'class _; do mkdir -p "$class" && mv "$image.JPEG" "$class"; done` sorts them'
+        )
+    return "put the images of each class into a folder"
 
 
 def check_complete(path: Path, wanted: list[str], present: Iterable[str]) -> None:

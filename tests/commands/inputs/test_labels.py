@@ -77,6 +77,9 @@ def test_tables_of_excel(tmp_path) -> None:
     for delimiter in ";\t":
         text = 'path,label\r\na/1.jpg,"x;y"\r\nb/é.jpg,y\r\n'.replace(",", delimiter)
         assert targets(tmp_path, f"\ufeff{text}").targets.tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
+        told = f"sep={delimiter}\r\n{text}"
+        assert targets(tmp_path, f"\ufeff{told}").targets.tolist() == targets(tmp_path, told).targets.tolist()
+        assert targets(tmp_path, told).classes == ["x", "y"]
     text = 'path,"sex; age; weight","label"\na/1.jpg,m;1;2,x\nb/é.jpg,f;2;3,y\n'
     assert targets(tmp_path, text).classes == ["x", "y"]
     (tmp_path / "labels.csv").write_text(text, encoding="cp1252")
