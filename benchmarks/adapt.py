@@ -25,7 +25,7 @@ from cl.pretraining.adaptation import Outcome
 from cl.runtime import machine
 from cl.training import optim, start
 from cl.training.loop import train
-from cl.training.tasks import Classification, classifier
+from cl.training.tasks import SupervisedTask, classifier
 from pipeline import pretrain
 from pipeline.support import pretraining
 
@@ -88,7 +88,7 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
             train_with(parts, backbone, projector, params, here)
         elif way == LABELS:
             head = classifier(backbone.fc_features, len(bank.manifest.classes))
-            labelled = here.place(Classification(backbone, head, here, seed=params.seed))
+            labelled = here.place(SupervisedTask(backbone, head, here, seed=params.seed))
             built = optim.build(params.optim, [optim.Part(labelled)])
             train(labelled, data, params.optim, built, progress=silent())
         else:

@@ -66,12 +66,12 @@ def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]
             "progress": silent(),
         }
         evaluated = partial(
-            evaluations.Context,
+            evaluations.EvaluationContext,
             encoder=EvaluatedEncoder(backbone, heads={"embedding": projector}),
             checkpoints=lambda part: Checkpoints(folder / part),
             **shared,
         )
-        analyzed = analyses.Context(
+        analyzed = analyses.AnalysisContext(
             method=task.method,
             views=list(params.views.values()),
             loss=params.loss,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cl.analyses import Context
+from cl.analyses import AnalysisContext
 from cl.methods import Setup
 from cl.networks import backbones
 from cl.runtime.metric_info import BACKBONE, measurements
@@ -33,7 +33,7 @@ def main(name: str) -> None:
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
     with command.results("analyze", name) as results:
-        context = Context(
+        context = AnalysisContext(
             method=here.place(method).eval(),
             views=list(params.views.values()),
             train=train,

@@ -17,7 +17,7 @@ from cl.networks.backbones import Backbone
 from cl.runtime.distributed import ranks
 from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
-from cl.training.tasks import Classification, classifier
+from cl.training.tasks import SupervisedTask, classifier
 from pipeline.support import command, locations, outputs, runs
 from pipeline.support.detection import data, transfer
 from pipeline.support.evaluation import evaluate
@@ -67,7 +67,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))
     shared = plan.ranks == ranks()
-    task = here.place(Classification(backbone, head, here, seed=params.seed, shared=shared))
+    task = here.place(SupervisedTask(backbone, head, here, seed=params.seed, shared=shared))
     loop.train(
         task,
         TrainSet(reader, transform, list(training.views.values()), plan, labelled),

@@ -52,7 +52,7 @@ class BatchesConfig(AnalysisConfig):
 
 
 @dataclass(frozen=True)
-class Context:
+class AnalysisContext:
     """A trained method in eval mode, the settings and log of its training, and the folder for charts.
 
     scale: factor of the loss in training.

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import BatchesConfig, Context
+from cl.analyses import AnalysisContext, BatchesConfig
 from cl.pretraining import collapse
 from cl.report.charts import Chart
 from cl.runtime.metric_info import MetricInfo
@@ -37,7 +37,7 @@ class Config(BatchesConfig):
         }
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """Alignment = mean |x - y|^2 over pairs of views of an image, in [0, 4] (their L_align, alpha 2).
 
     `cl.pretraining.collapse` measures the rest on the first views. The charts show the training log, which

@@ -5,7 +5,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field
 
-from cl.analyses import AnalysisConfig, Context
+from cl.analyses import AnalysisConfig, AnalysisContext
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.features.extraction import Unit, extract_all
@@ -36,7 +36,7 @@ class Config(AnalysisConfig):
         return {"trustworthiness": MetricInfo("trustworthiness of the map", meaning, "higher")}
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """Trustworthiness of the map in percent (Venna and Kaski 2001): are its neighbours close in features?"""
     from sklearn.manifold import TSNE, trustworthiness  # slow to import
 

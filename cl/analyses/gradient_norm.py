@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cl.analyses import Context
-from cl.analyses._shared.sampling import Sample, Sampling, by_count
+from cl.analyses import AnalysisContext
+from cl.analyses._shared.sampling import QueryBlock, Sampling, by_count
 from cl.console.wording import counted
 from cl.report.charts import Chart
 from cl.runtime.metric_info import MetricInfo
@@ -37,7 +37,7 @@ class Config(Sampling):
         }
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """Mean and standard deviation of the norm over queries, with margin (alpha) and without (alpha = K).
 
     One chart shows them with their bounds by K for the finished encoder; two others, with margin and without,
@@ -79,12 +79,12 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     }
 
 
-def norms_and_bounds(sample: Sample, count: int, alpha: float, temperature: float) -> Tensor:
+def norms_and_bounds(sample: QueryBlock, count: int, alpha: float, temperature: float) -> Tensor:
     """(2, b): the norms, and their bounds."""
     return torch.stack([norms(sample, count, alpha, temperature), bounds(sample, alpha, temperature)])
 
 
-def bounds(sample: Sample, alpha: float, temperature: float) -> Tensor:
+def bounds(sample: QueryBlock, alpha: float, temperature: float) -> Tensor:
     """(b,): (2 / tau) (1 - s_0 / (s_0 + alpha E[s])), which bounds the expected norm (EqCo, eq. 7).
 
     E[s] is the mean of exp(q . k / tau) over all negatives drawn for the query, whatever K is.
@@ -93,7 +93,7 @@ def bounds(sample: Sample, alpha: float, temperature: float) -> Tensor:
     return (math.log(alpha) + expected - sample.positive_logits).sigmoid() * 2 / temperature
 
 
-def norms(sample: Sample, count: int, alpha: float, temperature: float) -> Tensor:
+def norms(sample: QueryBlock, count: int, alpha: float, temperature: float) -> Tensor:
     """(b,): |dL/dq| of each query, not constrained to unit length, with its first K = `count` negatives.
 
     dL/dq = (-(1 - p_0) k_0 + sum_i p_i k_i) / tau with p_0 = s_0 / S, p_i = (alpha / K) s_i / S, s = exp(q .

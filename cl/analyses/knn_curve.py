@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from cl.analyses import AnalysisConfig, Context
+from cl.analyses import AnalysisConfig, AnalysisContext
 from cl.report.charts import Chart
 from cl.runtime.metric_info import MetricInfo
 
@@ -23,7 +23,7 @@ class Config(AnalysisConfig):
         }
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """The best top-1 (percent) of the backbone's features that the monitor recorded, and its epoch."""
     chart = Chart("by_epoch", "kNN during pretraining", "epoch", "kNN top-1, %")
     chart.add_log(context.epochs, COLUMNS)

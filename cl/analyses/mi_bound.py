@@ -6,8 +6,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.analyses import Context
-from cl.analyses._shared.sampling import Sample, Sampling, by_count
+from cl.analyses import AnalysisContext
+from cl.analyses._shared.sampling import QueryBlock, Sampling, by_count
 from cl.console.wording import counted
 from cl.losses import infonce
 from cl.report.charts import Chart
@@ -27,7 +27,7 @@ class Config(Sampling):
         }
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """f(K) = log(1 + K e^(m / tau)) - L = log(1 + alpha) - L, nats, m = tau log(alpha / K) (EqCo, sec. 2.1).
 
     Without margin, alpha is K. The bound cannot exceed its first term. One chart shows it by K for the
@@ -51,13 +51,13 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     return {"margin": margin, "plain": plain}
 
 
-def bounds(sample: Sample, count: int, alpha: float, temperature: float) -> Tensor:
+def bounds(sample: QueryBlock, count: int, alpha: float, temperature: float) -> Tensor:
     """(b,): log(1 + alpha) - softplus(Z + log(alpha / K) - s), with the first K = `count` negatives."""
     negative = sample.negative_logits[:, :count].logsumexp(1) + math.log(alpha / count)
     return math.log1p(alpha) - F.softplus(negative - sample.positive_logits)
 
 
-def _by_epoch(context: Context) -> Chart:
+def _by_epoch(context: AnalysisContext) -> Chart:
     chart = Chart("by_epoch", "Mutual information in training", "epoch", "lower bound, nats")
     if isinstance(context.loss, infonce.Config) and (count := context.negatives()):
         alpha = context.loss.alpha or count

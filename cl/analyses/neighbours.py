@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import AnalysisConfig, Context
+from cl.analyses import AnalysisConfig, AnalysisContext
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.evaluations import labels_of
@@ -35,7 +35,7 @@ class Config(AnalysisConfig):
         return {"same_class": MetricInfo("neighbours of the same class", meaning, "higher")}
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """same_class, if there are labels: percent of the nearest training images with an image's class."""
     encoder = Unit(context.method.evaluated[0], [])
     parts = ((context.train, config.bank), (context.val, config.queries))
@@ -60,7 +60,7 @@ def analyze(config: Config, context: Context) -> dict[str, float]:
     return {"same_class": 100 * float(same.float().mean())}
 
 
-def draw(found: Tensor, shown: Tensor, context: Context) -> None:
+def draw(found: Tensor, shown: Tensor, context: AnalysisContext) -> None:
     """Write `pictures/`: in each row, a validation image and then its nearest training images.
 
     Args:

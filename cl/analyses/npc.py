@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import AnalysisConfig, Context, as_numpy
+from cl.analyses import AnalysisConfig, AnalysisContext, as_numpy
 from cl.data.order import Plan, reduced
 from cl.data.reader import Reader
 from cl.objective.negatives import Negatives
@@ -43,7 +43,7 @@ class Config(AnalysisConfig):
         return infos
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """Of q_B, for the smallest and largest batch N: mean_<N>, variation_<N> and easy_<N>.
 
     variation: standard deviation / mean; easy: percent of the sum at the quarter of most similar positives.

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import BatchesConfig, Context, as_numpy
+from cl.analyses import AnalysisContext, BatchesConfig, as_numpy
 from cl.report.charts import histogram
 from cl.runtime.metric_info import MetricInfo
 
@@ -30,7 +30,7 @@ class Config(BatchesConfig):
         }
 
 
-def analyze(config: Config, context: Context) -> dict[str, float]:
+def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """Means over images of the similarity and the variance of an image's views, with histograms."""
     batches = -(-config.images // config.batch_size)
     parts: dict[str, list[Tensor]] = {"similarity": [], "variance": []}

@@ -13,7 +13,7 @@ LARGEST_AREA = 1e10  # pycocotools ignores larger objects without a word, and th
 
 
 @dataclass(frozen=True)
-class Split:
+class CocoSplit:
     """The images of a split, the category id and name of each label, and the annotations for evaluators."""
 
     records: list[Record]
@@ -32,7 +32,7 @@ class _Image:
     annotations: list[dict]
 
 
-def read(root: Path, split: str, findings: Findings, *, masks: bool = False, test: bool = False) -> Split:
+def read(root: Path, split: str, findings: Findings, *, masks: bool = False, test: bool = False) -> CocoSplit:
     """The images of `split` ("train2017") below `root`.
 
     Args:
@@ -60,7 +60,9 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False, tes
             image = _with_usable_masks(image, findings, test=test) if masks else image
         used.append(image)
     records = [_record(image, categories, findings) for image in used]
-    return Split(records, categories, [names[category] for category in categories], _evaluated(used, names))
+    return CocoSplit(
+        records, categories, [names[category] for category in categories], _evaluated(used, names)
+    )
 
 
 def _evaluated(images: list[_Image], names: dict[int, str]) -> dict[str, list[dict]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class FineTuningRun:
     """One fine-tuning: its seed, where it computes, reports and writes, and checkpoints to resume from."""
 
     seed: int
@@ -66,7 +66,7 @@ class Detection(Task):
 
 
 def fine_tune(
-    config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform", run: Run
+    config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform", run: FineTuningRun
 ) -> dict[str, float]:
     """Fine-tune all layers of a detector and return its metrics, those of `average_precision.evaluate`.
 

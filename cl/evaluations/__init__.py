@@ -89,7 +89,7 @@ class EvaluatedEncoder:
 
 
 @dataclass(frozen=True)
-class Context:
+class EvaluationContext:
     """An encoder, the data to evaluate it on, and the folder for pictures and tables.
 
     checkpoints: the checkpoints of the training with a given name.
@@ -114,7 +114,7 @@ class Context:
         return self.train.manifest.classes
 
 
-def write_predictions(predicted: Tensor, labels: Tensor, context: Context) -> None:
+def write_predictions(predicted: Tensor, labels: Tensor, context: EvaluationContext) -> None:
     """Write the predicted classes (n,) of the labelled validation images.
 
     classes.csv: number of images and top-1 (percent) of each class.
@@ -137,7 +137,7 @@ def write_predictions(predicted: Tensor, labels: Tensor, context: Context) -> No
 
 
 def _worst(
-    predicted: Tensor, labels: Tensor, accuracy: Tensor, context: Context
+    predicted: Tensor, labels: Tensor, accuracy: Tensor, context: EvaluationContext
 ) -> Iterator[tuple[str, list[Captioned]]]:
     """The first mistakes in each of the classes with the lowest accuracy, lowest first.
 

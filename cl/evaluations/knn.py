@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
-from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
+from cl.evaluations import EvaluationConfig, EvaluationContext, labels_of, write_predictions
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import extract_all
 from cl.features.knn import check_k, classify, top1
@@ -54,7 +54,7 @@ class Config(EvaluationConfig):
         return [self.k, *self.grid_k]
 
 
-def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
+def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
     """top1 of the backbone's features, of each head and of each representation."""
     train, val, device = context.train, context.val, context.machine.device
     labels, truth = labels_of(train, device, config.bank), labels_of(val, device)
@@ -79,7 +79,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     return metrics
 
 
-def _features(config: Config, context: Context) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _features(config: Config, context: EvaluationContext) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Name, bank and queries of the backbone and its heads (one pass), then of each representation."""
     bank_type = torch.float16 if config.half else torch.float32
     train, val = context.train, context.val

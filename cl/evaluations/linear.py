@@ -15,7 +15,7 @@ from cl.data.order import Plan, plan_of, reduced
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import SingleView
-from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
+from cl.evaluations import EvaluationConfig, EvaluationContext, labels_of, write_predictions
 from cl.evaluations._shared.layers import LastBlocks, last_blocks
 from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
@@ -141,7 +141,7 @@ class Stored:
         return lambda batch: batch
 
 
-def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
+def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
     """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 over all epochs.
 
     The validation images choose the classifier and the epoch, as in the papers. `heads.csv` lists all
@@ -176,7 +176,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
 def _train(
     config: Config,
     backbone: "Backbone | LastBlocks",
-    context: Context,
+    context: EvaluationContext,
     heads: nn.ModuleList,
     each_epoch: Callable[[int], dict[str, float]],
 ) -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ def _train(
     )
 
 
-def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -> Data:
+def _data(config: Config, backbone: "Backbone | LastBlocks", context: EvaluationContext) -> Data:
     labelled = context.train.labelled
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
@@ -208,7 +208,7 @@ def _data(config: Config, backbone: "Backbone | LastBlocks", context: Context) -
     return Stored(features, labels_of(context.train, context.machine.device), plan)
 
 
-def _features(backbone: "Backbone | LastBlocks", context: Context, reader: Reader) -> Tensor:
+def _features(backbone: "Backbone | LastBlocks", context: EvaluationContext, reader: Reader) -> Tensor:
     """Features (n, D) of the labelled images."""
     images = EvalSet(reader, context.transform, reader.labelled)
     return extract(backbone, images, context.machine, context.progress.count)
@@ -240,7 +240,7 @@ def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay
     return {"base_lr": base_lr, "weight_decay": weight_decay, **scores}
 
 
-def _write_epochs(rows: list[dict[str, Any]], config: Config, context: Context) -> None:
+def _write_epochs(rows: list[dict[str, Any]], config: Config, context: EvaluationContext) -> None:
     names = [
         f"lr {lr:g}, decay {decay:g}" if config.weight_decays else f"lr {lr:g}" for lr, decay in config.grid
     ]

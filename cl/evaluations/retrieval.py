@@ -10,7 +10,7 @@ from torch import Tensor
 from cl.data.order import Plan
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import SingleView
-from cl.evaluations import Context, EvaluationConfig
+from cl.evaluations import EvaluationConfig, EvaluationContext
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import BATCH, extract_all, extract_views
 from cl.features.knn import nearest
@@ -44,7 +44,7 @@ class Config(EvaluationConfig):
         }
 
 
-def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
+def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
     """hit1 and hit5 of the backbone's features, of each head and of each representation; number of queries.
 
     Percentage of queries whose own image, in the evaluation view, is among the 1 or 5 nearest by cosine.
@@ -68,7 +68,7 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
     return metrics
 
 
-def _write(hits: Tensor, positions: Tensor, context: Context) -> None:
+def _write(hits: Tensor, positions: Tensor, context: EvaluationContext) -> None:
     """Write `images.csv`: each image looked up and its place among the nearest; empty if not among them."""
     keys = [context.val.keys[position].decode() for position in positions.tolist()]
     places = [row.index(True) + 1 if any(row) else "" for row in hits.tolist()]

@@ -15,7 +15,7 @@ from cl.data.order import plan_of
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import SingleView
-from cl.evaluations import Context, EvaluationConfig, labels_of, write_predictions
+from cl.evaluations import EvaluationConfig, EvaluationContext, labels_of, write_predictions
 from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
 from cl.runtime.base_config import Seeds
@@ -24,7 +24,7 @@ from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.runtime.tensor_files import fingerprint
 from cl.training import optim
 from cl.training.loop import train
-from cl.training.tasks import Classification, Probes, Task, classifier
+from cl.training.tasks import Probes, SupervisedTask, Task, classifier
 
 Training = optim.Config
 
@@ -84,7 +84,7 @@ class Config(EvaluationConfig):
         }
 
 
-def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
+def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
     """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained.
 
     The encoder itself is not changed.
@@ -117,14 +117,14 @@ def evaluate(config: Config, context: Context) -> dict[str, dict[str, float]]:
 
 
 @torch.no_grad()
-def _predicted(backbone: nn.Module, head: nn.Linear, context: Context) -> Tensor:
+def _predicted(backbone: nn.Module, head: nn.Linear, context: EvaluationContext) -> Tensor:
     """(n,) predicted classes of the validation images."""
     images = EvalSet(context.val, context.transform, context.val.labelled)
     return classify(head, extract(backbone, images, context.machine, context.progress.count))[0]
 
 
 def fine_tune(
-    config: Config, context: Context, chosen: np.ndarray, name: str = "semi"
+    config: Config, context: EvaluationContext, chosen: np.ndarray, name: str = "semi"
 ) -> tuple[nn.Module, nn.Linear]:
     """A copy of the backbone and a classifier, trained on the training images at the positions `chosen`."""
     backbone, machine = copy.deepcopy(context.backbone), context.machine
@@ -138,7 +138,7 @@ def fine_tune(
     if frozen:
         task = Probes(backbone, nn.ModuleList([head]), machine)
     else:
-        task = Classification(backbone, head, machine, seed=context.seed, shared=plan.ranks == ranks())
+        task = SupervisedTask(backbone, head, machine, seed=context.seed, shared=plan.ranks == ranks())
         parts.append(optim.Part(backbone, config.backbone_lr))
     train(
         task,

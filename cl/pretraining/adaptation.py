@@ -52,7 +52,7 @@ class Outcome:
         return asdict(self.comparison) | {"sentence": self.sentence, "labelled": self.labelled}
 
 
-class Features(NamedTuple):
+class SplitFeatures(NamedTuple):
     """An encoder's unit features of training images (N, D) and validation images (M, D).
 
     views: without labels, features (Q, D) of a random part of the validation images at `positions`, (Q,).
@@ -95,15 +95,15 @@ class Adaptation:
             self.backbone.load_state_dict(self.start)
         return outcome
 
-    def _features(self) -> Features:
+    def _features(self) -> SplitFeatures:
         train, val = (extract(self.backbone, images, self.here) for images in self.sets)
         if self.labelled:
-            return Features(train, val, val[:0], val[:0].long())
+            return SplitFeatures(train, val, val[:0], val[:0].long())
         positions, (views,) = extract_views(Unit(self.backbone.eval(), []), self.views, self.here, MOST)
-        return Features(train, val, views, positions)
+        return SplitFeatures(train, val, views, positions)
 
     def _scores(
-        self, before: Features, after: Features, seed: int
+        self, before: SplitFeatures, after: SplitFeatures, seed: int
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The measures of both encoders, (M, 2) each, and the positions (M,) of their validation images."""
         if self.labelled:
@@ -126,7 +126,7 @@ def part(view: View, side: int) -> View:
     return view.model_copy(update={"count": 1, "size": side, "area": (0.5, 1.0), **plain})
 
 
-def same_neighbours(features: Features) -> np.ndarray:
+def same_neighbours(features: SplitFeatures) -> np.ndarray:
     """(Q,) percent: how many training images are nearest both to a part of an image and to the image.
 
     0 if all images have the same features: none is nearest.

@@ -15,7 +15,7 @@ Compose = Callable[[str], dict[str, Any]]  # from Hydra overrides to the paramet
 
 
 @dataclass(frozen=True)
-class Match:
+class PaperMatch:
     """A number that a paper prints, in percent, and ours.
 
     run: the Hydra overrides that reproduce it.
@@ -103,13 +103,13 @@ class PaperMatches:
         if cell.minus and not self.result_of_run(cell.minus, cell.minus_metric):
             yield cell.minus
 
-    def match(self, cell: Cell) -> Match:
+    def match(self, cell: Cell) -> PaperMatch:
         """A cell with our number."""
         ours = self.result_of_run(cell.run, cell.metric, cell.row.baseline)
         if cell.minus is not None:
             other = self.result_of_run(cell.minus, cell.minus_metric)
             ours = difference(ours, other) if ours and other else None
-        return Match(cell.run, cell.printed, ours, cell.row.quoted)
+        return PaperMatch(cell.run, cell.printed, ours, cell.row.quoted)
 
 
 def command(run: str) -> str:

@@ -28,7 +28,7 @@ class Column(BaseConfig):
     metric: str | None = None
 
 
-class Row(BaseConfig):
+class PaperRow(BaseConfig):
     """A row of a table with one value per column; null: illegible in our copy, or printed as absent.
 
     run: Hydra overrides of the run that reproduces it, added to the column's; null: none here does.
@@ -53,7 +53,7 @@ class Row(BaseConfig):
     note: str | None = None
 
 
-class Table(BaseConfig):
+class PaperTable(BaseConfig):
     """A table of a paper, or numbers from its text (`text, sec. 1`); gains follow the rows they compare.
 
     turned: whether the columns are the rows of the printed table.
@@ -63,7 +63,7 @@ class Table(BaseConfig):
     caption: str
     turned: bool = False
     columns: list[Column] = Field(min_length=1)
-    rows: list[Row] = Field(min_length=1)
+    rows: list[PaperRow] = Field(min_length=1)
 
 
 class Figure(BaseConfig):
@@ -113,7 +113,7 @@ class Paper(BaseConfig):
     """One paper's tables, figures and hyper-parameters."""
 
     title: str
-    tables: list[Table]
+    tables: list[PaperTable]
     figures: list[Figure]
     settings: list[Settings]
 
@@ -121,7 +121,7 @@ class Paper(BaseConfig):
 class Cell(NamedTuple):
     """A value of a table, and the run and metric that reproduce it."""
 
-    row: Row
+    row: PaperRow
     printed: float | None
     run: str | None
     minus: str | None
@@ -136,7 +136,7 @@ def load(name: str) -> Paper:
     return Paper.model_validate(values)
 
 
-def cells(table: Table) -> Iterator[list[Cell]]:
+def cells(table: PaperTable) -> Iterator[list[Cell]]:
     """The cells of each row."""
     for row in table.rows:
         runs = row.runs or [_joined(column.run, row.run) for column in table.columns]
@@ -144,7 +144,7 @@ def cells(table: Table) -> Iterator[list[Cell]]:
         yield [_cell(row, column, printed, run) for column, printed, run in columns]
 
 
-def _cell(row: Row, column: Column, printed: float | None, run: str | None) -> Cell:
+def _cell(row: PaperRow, column: Column, printed: float | None, run: str | None) -> Cell:
     metric = row.metric or column.metric
     return Cell(row, printed, run, _joined(column.run, row.minus), metric, row.minus_metric or metric)
 

@@ -156,7 +156,7 @@ def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:
     }
 
 
-def _table(table: paper_tables.Table, matches: PaperMatches) -> dict[str, Any]:
+def _table(table: paper_tables.PaperTable, matches: PaperMatches) -> dict[str, Any]:
     """Titles, matches and notes, transposed if the columns are the rows of the printed table."""
     cells = list(paper_tables.cells(table))
     grid = [[matches.match(cell) for cell in row] for row in cells]

@@ -59,7 +59,7 @@ class Task(nn.Module):
         return {"loss": loss}
 
 
-class Classification(Task):
+class SupervisedTask(Task):
     """A backbone and a linear classifier, trained together on the first view.
 
     shared: whether batch norm is over the batch of all ranks; otherwise, over each rank's images.

@@ -8,7 +8,7 @@ from cl.config import Params
 from cl.detection.config import Config
 from cl.detection.data import DataSet, read
 from cl.detection.engines import engine
-from cl.detection.transfer import Run, fine_tune
+from cl.detection.transfer import FineTuningRun, fine_tune
 from cl.networks.backbones import Backbone
 from cl.runtime import machine
 from cl.runtime.metric_info import BACKBONE, measurements
@@ -42,7 +42,7 @@ def transfer(
     transform = locations.transform(params.dataset)
 
     def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
-        run = Run(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
+        run = FineTuningRun(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
         return {BACKBONE: fine_tune(config, copy.deepcopy(backbone), dataset, transform, run)}
 
     runs = command.repeated(measure, config.seeds, params.seed, results.folder_of(name))

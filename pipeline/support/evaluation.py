@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cl.config import Params
-from cl.evaluations import Context, EvaluatedEncoder
+from cl.evaluations import EvaluatedEncoder, EvaluationContext
 from cl.runtime.metric_info import measurements
 from cl.runtime.registry import module_of
 from cl.training.checkpoints import Checkpoints
@@ -31,7 +31,7 @@ def evaluate(
     module = module_of("evaluations", config.kind)
 
     def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
-        context = Context(
+        context = EvaluationContext(
             encoder=encoder,
             train=train,
             val=val,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cl import config
-from cl.analyses import Context
+from cl.analyses import AnalysisContext
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.methods import Setup
@@ -30,10 +30,12 @@ def _seed() -> None:
 
 
 @pytest.fixture
-def analysed(shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress) -> Callable[..., Context]:
+def analysed(
+    shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress
+) -> Callable[..., AnalysisContext]:
     """Makes the context of an analysis, with changes, that writes to `tmp_path / "out"`."""
 
-    def make(params: config.Params, backbone: nn.Module | None = None, **changes: object) -> Context:
+    def make(params: config.Params, backbone: nn.Module | None = None, **changes: object) -> AnalysisContext:
         torch.manual_seed(0)
         train, val = Reader(shard_folder, "train"), Reader(shard_folder, "val")
         setup = Setup(backbone or TinyBackbone(), params.temperature, params.patches, 1, 0, len(train))
@@ -57,7 +59,7 @@ def analysed(shard_folder: Path, tmp_path: Path, here: Machine, quiet: Progress)
             "progress": quiet,
             "out": tmp_path / "out",
         }
-        return Context(**{**usual, **changes})  # type: ignore[arg-type]
+        return AnalysisContext(**{**usual, **changes})  # type: ignore[arg-type]
 
     return make
 

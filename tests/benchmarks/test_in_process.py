@@ -14,9 +14,9 @@ from tests.support.project import compose
 
 def test_a_run_has_the_numbers_of_the_stages(shard_folder: Path, tmp_path: Path, monkeypatch) -> None:
     """The analysis sees the method of the epochs that `keep_every` names, and not the last one twice."""
-    contexts: list[analyses.Context] = []
+    contexts: list[analyses.AnalysisContext] = []
 
-    def analyze(settings: gradient_norm.Config, context: analyses.Context) -> dict[str, float]:
+    def analyze(settings: gradient_norm.Config, context: analyses.AnalysisContext) -> dict[str, float]:
         contexts.append(context)
         assert all(path.is_file() for path in context.kept.values())
         return {"margin_ratio": 1.0, "plain_ratio": 0.5, "bound_ratio": 0.25}

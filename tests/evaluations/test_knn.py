@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from cl.data.sets import EvalSet
-from cl.evaluations import Context, EvaluatedEncoder, knn
+from cl.evaluations import EvaluatedEncoder, EvaluationContext, knn
 from cl.features.extraction import Pixels, extract
 from tests.support.files import read_csv
 
@@ -18,7 +18,9 @@ def config(**changes: object) -> knn.Config:
     return knn.Config.model_validate({"kind": "knn", "k": 5, "temperature": 0.07, **usual, **changes})
 
 
-def by_pixels(context: Context, k: int = 5, temperature: float = 0.07, *, most: int | None = None) -> float:
+def by_pixels(
+    context: EvaluationContext, k: int = 5, temperature: float = 0.07, *, most: int | None = None
+) -> float:
     bank, queries = (
         F.normalize(extract(Pixels(), EvalSet(r, context.transform), context.machine))
         for r in (context.train, context.val)

@@ -6,12 +6,12 @@ import torch
 from PIL import Image
 
 from cl.data.views import centre
-from cl.evaluations import Context, labels_of, write_predictions
+from cl.evaluations import EvaluationContext, labels_of, write_predictions
 from tests.support.files import read_csv
 
 
 @pytest.fixture
-def predicted(context: Context) -> torch.Tensor:
+def predicted(context: EvaluationContext) -> torch.Tensor:
     """All right but for the first image of class 2 and all of class 5, which are taken for class 0."""
     labels = labels_of(context.val, torch.device("cpu"))
     answers = labels.clone()

@@ -8,7 +8,7 @@ from torch import nn
 
 from cl.data.reader import Reader
 from cl.networks import backbones
-from cl.pretraining.adaptation import Adaptation, Features, check_start, same_neighbours
+from cl.pretraining.adaptation import Adaptation, SplitFeatures, check_start, same_neighbours
 from pipeline.support.locations import transform
 
 
@@ -63,7 +63,7 @@ def test_the_neighbours_of_an_image_and_its_part_are_compared_as_in_a_loop() -> 
         nearest = [set(np.argsort(-(train.numpy() @ x))[:10]) for x in (view, val[position].numpy())]
         expected.append(10.0 * len(nearest[0] & nearest[1]))
     assert len(set(expected)) > 1
-    assert same_neighbours(Features(train, val, views, positions)) == pytest.approx(expected)
+    assert same_neighbours(SplitFeatures(train, val, views, positions)) == pytest.approx(expected)
 
 
 def test_a_start_that_cannot_be_adapted_is_named(params) -> None:

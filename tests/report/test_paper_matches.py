@@ -4,12 +4,12 @@ import pytest
 
 from cl.report import paper_tables
 from cl.report.experiments import Experiment, mean_over_seeds
-from cl.report.paper_matches import Match, PaperMatches, commands
+from cl.report.paper_matches import PaperMatch, PaperMatches, commands
 from cl.statistics import Estimate, Interval
 from tests.support.experiments import KNN, TABLE3, composed, experiment
 
 
-def match(found: list[Experiment], paper: str, table: str, row: str, column: int = 0) -> Match:
+def match(found: list[Experiment], paper: str, table: str, row: str, column: int = 0) -> PaperMatch:
     sheet = paper_tables.load(paper)
     matches = PaperMatches(found, composed)
     chosen = next(t for t in sheet.tables if t.name == table)
@@ -38,7 +38,7 @@ def test_a_cell_holds_the_papers_number_and_ours_and_gains_are_computed() -> Non
 
 @pytest.mark.parametrize(("printed", "verdict"), [(49.0, "up"), (51.0, ""), (53.0, "down"), (None, "")])
 def test_the_verdict_is_empty_if_the_papers_number_lies_within_our_interval(printed, verdict) -> None:
-    assert Match(None, printed, Estimate(51.0, None, 1, Interval(50.0, 52.0))).verdict == verdict
+    assert PaperMatch(None, printed, Estimate(51.0, None, 1, Interval(50.0, 52.0))).verdict == verdict
 
 
 def test_a_quoted_number_is_beside_ours_and_says_whose_it_is() -> None:

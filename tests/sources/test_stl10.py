@@ -11,7 +11,7 @@ from torchvision.datasets import STL10
 
 from cl import config
 from cl.data.reader import Reader
-from cl.evaluations import Context, knn, linear, semi
+from cl.evaluations import EvaluationContext, knn, linear, semi
 from cl.images.image import UNLABELLED
 from cl.pretraining import monitor
 from cl.runtime import machine
@@ -92,7 +92,7 @@ def params(stl, tmp_path) -> config.Params:
 
 
 @pytest.fixture
-def context(stl, params, here, quiet, tiny_backbone, tmp_path) -> Context:
+def context(stl, params, here, quiet, tiny_backbone, tmp_path) -> EvaluationContext:
     return evaluated(
         Recording(tmp_path / "shards", "train"),
         Reader(tmp_path / "shards", "val"),

@@ -21,7 +21,7 @@ from cl.data.transform import Transform
 from cl.detection.average_precision import Detections
 from cl.detection.config import Config
 from cl.detection.data import DataSet, read
-from cl.detection.transfer import Run, fine_tune
+from cl.detection.transfer import FineTuningRun, fine_tune
 from cl.networks import backbones
 from cl.networks.backbones import Backbone, resnet
 from cl.runtime.machine import Machine
@@ -106,7 +106,9 @@ def tuned(
     out.mkdir(exist_ok=True)
     machine = Machine(torch.device("cpu"), 0, "fp32")
     progress = Progress("test", Console(file=io.StringIO()))
-    return fine_tune(config, network, dataset, eval_view, Run(seed, machine, progress, out, checkpoints))
+    return fine_tune(
+        config, network, dataset, eval_view, FineTuningRun(seed, machine, progress, out, checkpoints)
+    )
 
 
 class StopsWhenSaved(Checkpoints):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from cl.evaluations import Context
+from cl.evaluations import EvaluationContext
 from cl.runtime.tensor_files import load_tensors
 from tests.support.files import read_csv
 
@@ -16,7 +16,7 @@ def short(config: Any, **changes: object) -> Any:
     return config.model_copy(update={"optim": optim})
 
 
-def trained(context: Context, number: int = 0) -> dict[str, torch.Tensor]:
+def trained(context: EvaluationContext, number: int = 0) -> dict[str, torch.Tensor]:
     """The final weights of the training with this number, in the order in which they started."""
     (path,) = context.out.glob(f"checkpoints/{number}-*/*.safetensors")
     return model_tensors(path)
@@ -27,7 +27,7 @@ def model_tensors(path: Path) -> dict[str, torch.Tensor]:
     return {name: value for name, value in tensors.items() if name.startswith("model.")}
 
 
-def read_heads(context: Context) -> list[dict[str, float]]:
+def read_heads(context: EvaluationContext) -> list[dict[str, float]]:
     """The rows of `heads.csv`."""
     rows = read_csv(context.out / "heads.csv")
     return [{key: float(value) for key, value in row.items()} for row in rows]

@@ -155,7 +155,7 @@ def to_transfer(folder: Path, kind: str) -> dict[str, Any]:
 def transferred(folder: Path, out: Path, kind: str) -> dict[str, Tensor]:
     """Metrics and weights of a detector after two steps."""
     progress = Progress("test", Console(file=io.StringIO()))
-    run = transfer.Run(0, HERE, progress, out, Checkpoints(out / f"transfer {kind}"))
+    run = transfer.FineTuningRun(0, HERE, progress, out, Checkpoints(out / f"transfer {kind}"))
     metrics = transfer.fine_tune(**to_transfer(folder, kind), run=run)
     if distributed.rank() == 0:
         assert (out / "detections.png").exists()

@@ -13,7 +13,7 @@ from torch import nn
 from cl import config
 from cl.console.progress import Progress
 from cl.data.reader import Reader
-from cl.evaluations import Context, EvaluatedEncoder
+from cl.evaluations import EvaluatedEncoder, EvaluationContext
 from cl.features.extraction import Pixels
 from cl.images.folders import images_below
 from cl.images.image import Splits
@@ -110,7 +110,7 @@ class TinyTwoStreams(nn.Module):
 
 def evaluated(
     train: Reader, val: Reader, params: config.Params, backbone: nn.Module, out: Path, **changes: object
-) -> Context:
+) -> EvaluationContext:
     """The context of an evaluation, with changes; each training has its own folder of checkpoints."""
     number = itertools.count()
     about_encoder = {"representations": {"pixels": Pixels()}}
@@ -125,4 +125,4 @@ def evaluated(
         "checkpoints": lambda part: Checkpoints(out / "checkpoints" / f"{next(number)}-{part}"),
     }
     encoder = EvaluatedEncoder(backbone.eval(), **about_encoder)  # type: ignore[arg-type]
-    return Context(encoder=encoder, train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]
+    return EvaluationContext(encoder=encoder, train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]

@@ -31,10 +31,10 @@ def train_tiny(
     checkpoints: Checkpoints | None = None,
     settings: dict[str, Any] | None = None,
     **arguments: Any,
-) -> tuple[tasks.Classification, list[dict[str, Any]]]:
+) -> tuple[tasks.SupervisedTask, list[dict[str, Any]]]:
     """Train the tiny network with labels, by default for four epochs; the task and its rows."""
     torch.manual_seed(0)
-    task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 20), here)
+    task = tasks.SupervisedTask(TinyBackbone(), tasks.classifier(8, 20), here)
     training = params.baselines["supervised"].training
     config = training.optim.model_copy(update={"epochs": 4, "batch_size": BATCH, **(settings or {})})
     reader = Reader(shards, "train")

@@ -123,10 +123,10 @@ def test_an_epoch_begins_once_even_if_the_run_is_cut(
     """Three steps per epoch: a run cut after step 3 resumes with epoch 1, one cut within it with epoch 2."""
     calls: list[str] = []
     monkeypatch.setattr(
-        tasks.Classification, "begin_epoch", lambda self, epoch: calls.append(f"epoch {epoch}")
+        tasks.SupervisedTask, "begin_epoch", lambda self, epoch: calls.append(f"epoch {epoch}")
     )
     monkeypatch.setattr(
-        tasks.Classification, "begin_step", lambda self, step, progress: calls.append(f"step {step}")
+        tasks.SupervisedTask, "begin_step", lambda self, step, progress: calls.append(f"step {step}")
     )
     with power_cut_after(at):
         train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0))
@@ -138,7 +138,7 @@ def test_an_epoch_begins_once_even_if_the_run_is_cut(
 
 def test_a_task_hears_how_much_is_done(shard_folder, params, here, quiet, monkeypatch) -> None:
     heard: list[float] = []
-    monkeypatch.setattr(tasks.Classification, "after_step", lambda self, progress: heard.append(progress))
+    monkeypatch.setattr(tasks.SupervisedTask, "after_step", lambda self, progress: heard.append(progress))
     train_tiny(shard_folder, params, here, quiet)
     assert heard == pytest.approx([(step + 1) / 12 for step in range(12)])
 
@@ -163,7 +163,7 @@ def test_clipping_bounds_the_gradient_of_all_parameters_together(
     def follow(self, progress: float) -> None:  # type: ignore[no-untyped-def]
         moved.append(torch.cat([p.detach().flatten().clone() for p in self.parameters()]))
 
-    monkeypatch.setattr(tasks.Classification, "after_step", follow)
+    monkeypatch.setattr(tasks.SupervisedTask, "after_step", follow)
     settings = {
         "momentum": 0.0,
         "weight_decay": 0.0,
@@ -220,7 +220,7 @@ def test_only_a_second_interrupt_ends_at_once() -> None:
 @on_all_devices
 def test_what_a_network_draws_depends_on_the_seed_and_the_step(here) -> None:
     def drawn(seed: int, step: int) -> torch.Tensor:
-        task = tasks.Classification(TinyBackbone(), tasks.classifier(8, 2), here, seed=seed)
+        task = tasks.SupervisedTask(TinyBackbone(), tasks.classifier(8, 2), here, seed=seed)
         task.begin_step(step, 0.0)
         return torch.rand(3, device=here.device)
 

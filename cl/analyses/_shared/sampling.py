@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import BatchesConfig, Context
+from cl.analyses import AnalysisContext, BatchesConfig
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.objective.terms import Contrast
@@ -15,7 +15,7 @@ from cl.objective.terms import Contrast
 BLOCK = 2**22  # logits in memory at a time: 16 MiB
 
 
-class Sample(NamedTuple):
+class QueryBlock(NamedTuple):
     """A block of b queries of a contrast, each with its own K random negatives out of C."""
 
     queries: Tensor  # (b, D)
@@ -59,7 +59,7 @@ class Sampling(BatchesConfig):
 
 
 def by_count(
-    config: Sampling, context: Context, measure: Callable[[Sample, int, float, float], Tensor]
+    config: Sampling, context: AnalysisContext, measure: Callable[[QueryBlock, int, float, float], Tensor]
 ) -> dict[int, Tensor]:
     """`measure(sample, K, alpha, temperature)`, (..., b), of N queries for each K.
 
@@ -83,7 +83,7 @@ def by_count(
 
 def samples(
     contrast: Contrast, count: int, temperature: float, generator: torch.Generator, queries: int | None = None
-) -> Iterator[Sample]:
+) -> Iterator[QueryBlock]:
     """The first `queries` in blocks, each with `count` distinct random negatives and its first positive."""
     negatives, excluded = contrast.negatives.rows, contrast.negatives.excluded
     assert isinstance(negatives, Tensor), "an analysis has one process"
@@ -95,7 +95,7 @@ def samples(
         columns = priorities.topk(count, largest=False).indices.to(q.device)
         positive_logits = (q * p).sum(1) / temperature
         negative_logits = (q @ negatives.T / temperature).gather(1, columns)
-        yield Sample(q, p, negatives, columns, positive_logits, negative_logits)
+        yield QueryBlock(q, p, negatives, columns, positive_logits, negative_logits)
 
 
 def feasible_counts(requested: list[int], available: int) -> list[int]:
