@@ -11,11 +11,12 @@ import re
 import sys
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from benchmarks import rows
 from benchmarks.methods import commit
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
-from cl.console.wording import memory
 from pipeline.composition.compose import write
 
 FILE, PAGE = Path("docs/results/plan.csv"), Path("docs/results/plan.md")
@@ -100,7 +101,7 @@ def page(found: list[dict[str, str]]) -> str:
         cells = [row["number"], CASES[int(row["number"]) - 1]]
         for unit, bound in WITHIN.items():
             planned, ran = (float(row[f"{kind}_{unit}"]) for kind in ("plan", "real"))
-            shown = [memory(x) if unit == "bytes" else f"{x:.3g}" for x in (planned, ran)]
+            shown = [decimal(round(x)) if unit == "bytes" else f"{x:.3g}" for x in (planned, ran)]
             cells += [*shown, f"{planned / ran:.2f}"]
             good[unit] += abs(planned / ran - 1) <= bound
         lines.append(f"| {' | '.join(cells)} |")

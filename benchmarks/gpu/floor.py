@@ -6,13 +6,13 @@ Overrides may follow the recipe.
 from collections.abc import Iterator
 
 import click
+from rich.filesize import decimal
 
 from benchmarks.gpu.roofline.operations import GPUS
 from benchmarks.gpu.roofline.trace import images_of, trace
 from benchmarks.parameters import parameters
 from cl.config import Params
 from cl.console.command import entry_point
-from cl.console.wording import memory
 
 LARGEST = 3  # costs that are shown
 
@@ -50,7 +50,7 @@ def lines(params: Params, name: str, gpus: int) -> Iterator[str]:
         f"{family} {100 * cost / seconds:.0f} %" for family, cost in gpu.costs(card).most_common(LARGEST)
     ]
     yield f"largest costs: {', '.join(costs)}"
-    yield f"memory: at least {memory(gpu.peak)} per GPU, without CUDA's and cuDNN's own"
+    yield f"memory: at least {decimal(gpu.peak)} per GPU, without CUDA's and cuDNN's own"
     if images := images_of(params):
         steps = max(1, round(params.optim.epochs * (images // size)))
         yield f"pretraining: at least {steps * seconds / 3600:.3g} hours for {steps} steps, without kNN"

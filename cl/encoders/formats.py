@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any, cast
@@ -15,8 +16,8 @@ from cl.data.transform import Transform
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
-from cl.runtime.files import PARTIAL, finished
-from cl.runtime.tensor_files import save_tensors
+from cl.runtime.files import finished
+from cl.runtime.tensor_files import PARTIAL, save_tensors
 
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
 
@@ -69,7 +70,7 @@ def write_folder(
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
     for path in found:
         if path.name.endswith(PARTIAL):
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in files:
         (folder / name).unlink(missing_ok=True)
     save_tensors(network.state_dict(), folder / WEIGHTS, metadata)

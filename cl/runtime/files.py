@@ -9,7 +9,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
-PARTIAL = ".partial"  # suffix of a file that is being written
 LOCK = "lock"  # the name of a file
 # A name or link does not lead to a readable file; other errors, such as EIO, are failures of the disk.
 NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -76,7 +75,7 @@ def reason(error: BaseException) -> str:
 def finished(path: Path) -> Iterator[Path]:
     """A path that no other writer has; on success, the file is renamed to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         yield partial
         partial.replace(path)

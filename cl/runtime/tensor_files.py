@@ -3,17 +3,19 @@
 import hashlib
 import json
 import os
+import re
+import shutil
 import zlib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cl.runtime.files import finished
-
+PARTIAL = ".partial"  # suffix of the folder in which a file is being written
 METADATA = "cl"  # a single entry: the order of several, and so the file's bytes, would vary
 CHECKSUM = "crc32"
 
@@ -24,13 +26,28 @@ class DamagedError(ValueError):
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file with a checksum; it appears under its name only once it is complete."""
-    tensors, metadata = _unshared(tensors), metadata or {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(PARTIAL, f"{path.name}.", path.parent) as folder:
+        partial = Path(folder) / "tensors"
+        _save_file(tensors, partial, metadata or {})
+        with partial.open("r+b") as file:
+            os.fsync(file.fileno())
+        usual = partial.with_name("usual")  # safetensors' own permissions let only the owner read
+        usual.touch()
+        shutil.copymode(usual, partial)
+        os.replace(partial, path)
+
+
+def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    tensors = _unshared(tensors)
     entry = json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})
-    # Not by safetensors' `save_file`, which lets only the owner read and hides why writing fails.
-    with finished(path) as partial, partial.open("wb") as file:
-        file.write(save(tensors, {METADATA: entry}))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        save_file(tensors, path, {METADATA: entry})
+    except SafetensorError as error:  # gives the number of a system error only as text
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -106,12 +123,15 @@ def check_values(tensors: dict[str, Tensor], file: str | Path) -> None:
         ValueError: one has NaN or infinity, or is a negative variance; the message names it.
     """
     for name, tensor in tensors.items():
-        least = 0 if name.endswith("running_var") else -torch.inf
-        if not (tensor.isfinite() & (tensor >= least)).all():
-            raise ValueError(
-                f"{file} has NaN, infinity or a negative variance in {name}: its training diverged, or it is "
-                "damaged; choose an earlier checkpoint, or download it again"
-            )
+        is_variance = name.endswith("running_var")
+        if tensor.isfinite().all() and not (is_variance and (tensor < 0).any()):
+            continue
+        wrong = tensor[~tensor.isfinite() | (tensor < 0 if is_variance else False)][0].item()
+        expected = "finite variances of at least 0" if is_variance else "finite numbers"
+        raise ValueError(
+            f"{file} has {wrong} in {name}, expected {expected}: its training diverged, or it is damaged; "
+            "choose an earlier checkpoint, or download it again"
+        )
 
 
 def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Checkpoints of a training run, written atomically and read without pickle; only the newest are kept."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cl.runtime.files import PARTIAL
 from cl.runtime.tables import write_csv
-from cl.runtime.tensor_files import DamagedError, below, load_state, load_tensors, save_tensors
+from cl.runtime.tensor_files import PARTIAL, DamagedError, below, load_state, load_tensors, save_tensors
 
 KEEP = 2
 SHARE = 0.02  # of the time, for saving
@@ -84,7 +84,7 @@ class Checkpoints:
             ValueError: the checkpoint belongs to another model.
         """
         for partial in self.folder.glob(f"*{PARTIAL}"):
-            partial.unlink(missing_ok=True)  # a process was killed while saving
+            shutil.rmtree(partial, ignore_errors=True)  # a process was killed while saving
         for path in reversed(self._files()):
             try:
                 tensors, metadata = load_tensors(path)

@@ -200,5 +200,5 @@ def test_parameters_that_were_edited_by_hand_have_no_command(change, tmp_path) -
 def test_parameters_of_an_earlier_version_are_refused(tmp_path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text((ROOT / "params.yaml").read_text().replace("overrides: []", ""))
-    with pytest.raises(ValueError, match=r"params.yaml .*overrides.*python -m pipeline.compose"):
+    with pytest.raises(ValueError, match="params.yaml: overrides is missing"):
         config.load(path)

@@ -246,13 +246,6 @@ def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
     assert "98.7" not in render(values, tmp_path)
 
 
-def test_results_of_an_earlier_version_are_refused(values, tmp_path) -> None:
-    write(tmp_path, "evaluate/knn")
-    (tmp_path / "evaluate/knn.provenance.json").write_text('{"explained": {}}')
-    with pytest.raises(ValueError, match=r"evaluate/knn.*dvc repro"):
-        render(values, tmp_path)
-
-
 def test_curves_are_drawn_of_all_that_was_logged(values, tmp_path) -> None:
     rows = [["epoch", "loss", "lr", "gradient_norm"], [1, 4.5, 0.1, 2], [2, 3.5, 0.05, 1]]
     write_table(tmp_path / "pretrain/epochs.csv", rows)
