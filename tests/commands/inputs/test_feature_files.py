@@ -97,8 +97,8 @@ def test_other_files_are_refused_with_their_reason(tmp_path) -> None:
         write(tmp_path / "text.parquet", "name"): "Parquet",
         write(tmp_path / "list.csv", "path,label\n1.jpg,a\n"): "name",
         write(tmp_path / "nameless.csv", "name,0\n,1\n"): "without a name",
-        write(tmp_path / "excel.csv", "name;0;1\n1.jpg;0,5;1,2\n"): "name",
-        write(tmp_path / "tabs.csv", "name\t0\n1.jpg\t0.5\n"): "name",
+        write(tmp_path / "excel.csv", "name;0;1\n1.jpg;0,5;1,2\n"): "commas",
+        write(tmp_path / "tabs.csv", "name\t0\n1.jpg\t0.5\n"): "commas",
         tmp_path / "alone.npy": "alone.txt",
         tmp_path / "fewer.npy": r"shape \(2, 3\) for 1 names",
     }
