@@ -139,7 +139,7 @@ def test_values_that_no_encoder_can_have_are_refused_by_name(name, value, expect
 
 def test_a_backbone_of_our_own_is_checked_too(tmp_path) -> None:
     save_tensors({**BODY, "bn1.weight": BODY["bn1.weight"] / 0}, tmp_path / "a.safetensors")
-    with pytest.raises(ValueError, match="a.safetensors has NaN.* in bn1.weight"):
+    with pytest.raises(ValueError, match="a.safetensors has inf in bn1.weight"):
         backbones.load(residual(stem="imagenet"), tmp_path / "a.safetensors")
 
 
