@@ -27,13 +27,13 @@ import sys
 sys.modules["fcntl"] = None  # importing it fails
 import torch, cl
 cl.DCLLoss()(*torch.randn(2, 4, 8))
-encoder, labels = cl.load("encoder.safetensors"), "images/labels.csv"
+encoder, labels = cl.load("encoder.safetensors"), "labels.csv"
 cl.embed("images", encoder=encoder, to="features.parquet")
 cl.search("features.parquet", "images/3.jpg", encoder=encoder)
 cl.duplicates("features.parquet", encoder=encoder)
 cl.classify(labels, "images", encoder=encoder)
-cl.evaluate(encoder, train=labels, k=2)
-cl.compare(encoder, encoder, train=labels, k=2)
+cl.evaluate(encoder, train="images", labels=labels, k=2)
+cl.compare(encoder, encoder, train="images", labels=labels, k=2)
 cl.export("torchvision", encoder="encoder.safetensors")
 """
 
@@ -170,14 +170,19 @@ def test_the_environment_s_dvc_composes_with_the_code_of_the_clone(tmp_path) -> 
     assert "  name: it's (1)\\\n" in params
 
 
-def test_without_fcntl_losses_and_commands_run(tmp_path) -> None:
-    """As on Windows."""
+def write_labelled_images(folder: Path) -> None:
+    """Twelve images of two classes, a table of their labels, and an encoder."""
     rows = []
     for number in range(12):
-        picture_file(tmp_path / f"images/{number}.jpg", number)
+        picture_file(folder / f"images/{number}.jpg", number)
         rows.append((f"{number}.jpg", "ab"[number % 2]))
-    write_csv(tmp_path / "images/labels.csv", ["path", "label"], rows)
-    save_encoder(tmp_path / "encoder.safetensors")
+    write_csv(folder / "labels.csv", ["path", "label"], rows)
+    save_encoder(folder / "encoder.safetensors")
+
+
+def test_without_fcntl_losses_and_commands_run(tmp_path) -> None:
+    """As on Windows."""
+    write_labelled_images(tmp_path)
     result = python(tmp_path, "-c", WITHOUT_FCNTL)
     assert result.returncode == 0, result.stderr
 
@@ -197,12 +202,7 @@ def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) 
     names = {package["name"] for package in json.loads(packages)} - {"pip"}
     assert len(names) <= 60, sorted(names)
 
-    rows = []
-    for number in range(12):
-        picture_file(work / f"images/{number}.jpg", number)
-        rows.append((f"{number}.jpg", "ab"[number % 2]))
-    write_csv(work / "labels.csv", ["path", "label"], rows)
-    save_encoder(work / "encoder.safetensors")
+    write_labelled_images(work)
     encoder = ["--encoder", "encoder.safetensors"]
     labelled = ["--train", "images", "--labels", "labels.csv"]
     commands = {

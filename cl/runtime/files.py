@@ -54,7 +54,7 @@ def exclusive_with_children(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _refused(target: Path) -> Iterator[None]:
-    """The error of a lock that another process holds; none where there are no locks."""
+    """Refuse a target that another process has locked; pass where the file system has no locks."""
     try:
         yield
     except Timeout as error:

@@ -119,7 +119,7 @@ def test_the_time_left_is_always_visible_on_a_terminal_of_80_columns() -> None:
     assert max(map(len, shown)) <= 80
     titles = ("pretrain (steps) ━", "embed (images of this process) ━")
     assert all(line.startswith((*titles, "pretrain: ")) for line in shown if line), (
-        "no note takes a second line"
+        "no note wraps onto a second line"
     )
     for title in titles:
         bars = [line for line in shown if line.startswith(title)]

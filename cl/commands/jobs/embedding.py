@@ -107,7 +107,7 @@ class EmbeddingJob:
             The number of other files by reason.
 
         Raises:
-            ValueError: there are no images, or `ImageNames.write` refuses an input.
+            ValueError: there are no images; or see `ImageNames.write`.
         """
         listing = ImageNames(self.inputs, self.partial / "listing")
         try:
