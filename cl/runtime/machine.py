@@ -139,8 +139,14 @@ def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True
 
 
 def fused_kernels() -> bool:
-    """Whether GPUs use the fused kernels: as CL_FUSED says (1 or 0), or else if Triton can compile them."""
+    """Whether GPUs use the fused kernels: as CL_FUSED says, or else if Triton can compile them.
+
+    Raises:
+        ValueError: CL_FUSED is neither 0 nor 1.
+    """
     if asked := os.environ.get("CL_FUSED"):
+        if asked not in ("0", "1"):
+            raise ValueError(f"CL_FUSED={asked}: choose 1 for fused kernels on a GPU, or 0")
         return asked == "1"
     compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
     header = Path(sysconfig.get_path("include", "posix_prefix")) / "Python.h"  # as Triton, also on Debian

@@ -146,6 +146,9 @@ def test_fused_kernels_are_for_gpus_that_can_compile_them(monkeypatch) -> None:
     assert machine.fused_kernels() == Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").exists()
     monkeypatch.setenv("CC", "no-such-compiler")
     assert not machine.fused_kernels()
+    monkeypatch.setenv("CL_FUSED", "yes")
+    with pytest.raises(ValueError, match="CL_FUSED=yes: choose 1"):
+        machine.fused_kernels()
 
 
 def _global_precision() -> None:
