@@ -93,7 +93,7 @@ class DeviceTrainSet:
         count = len(self.undecodable)
         if count == 10 ** (len(str(count)) - 1):  # 1, 10, 100, ...
             key = self.plain.reader.keys[position].decode()
-            self.say(f"the GPU cannot decode {count} of the images so far, the last {key}: the CPU decodes them")
+            self.say(f"the GPU cannot decode {count} images so far, the last {key}: the CPU decodes them")
         return decoded
 
     def _draw(self, step: int, rows: slice, arrays: list[np.ndarray], sizes: Sequence[Sequence[int]]) -> None:
@@ -143,7 +143,7 @@ class CropOnDevice(ToDevice):
             yield resample.crop_each(decoded, view_boxes, view.size, view.interpolation)
 
     def _decoded(self, contents: list[Content], positions: list[int]) -> list[Tensor]:
-        """The images (3, H, W); the CPU decodes the files that the device cannot, and its errors name them."""
+        """The images (3, H, W); the CPU decodes what the device cannot, and its errors name the image."""
         try:
             return decode(contents, self.device)
         except (torch.OutOfMemoryError, torch.AcceleratorError):
