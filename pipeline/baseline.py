@@ -57,7 +57,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
     backbone = backbones.build(params.backbone).eval()
     if config.training is None:
         return backbone
-    progress = command.progress(name)
+    progress = command.progress(params.titles[name])
     here = command.find_machine(params)
     params, reader, _ = locations.data(params, progress.say, f"baselines.{name}.")
     training = params.baselines[name].training

@@ -140,9 +140,12 @@ class Params(BaseConfig):
 
     @property
     def titles(self) -> dict[str, str]:
-        """Evaluations and transfers in words, by name."""
+        """Evaluations, transfers and baselines in words, by name."""
         measured: dict[str, Any] = {**self.evaluations, **self.transfers}
-        return {name: config.title for name, config in measured.items()}
+        return {name: config.title for name, config in measured.items()} | {
+            name: f"{name.replace('_', ' ') if baseline.training else 'untrained'} encoder"
+            for name, baseline in self.baselines.items()
+        }
 
     def selected(self, baseline: Baseline) -> tuple[list[str], list[str]]:
         """The names of a baseline's evaluations, and of its transfers."""

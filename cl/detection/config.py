@@ -81,12 +81,15 @@ class Config(BaseConfig):
     def title(self) -> str:
         """What it is called in reports, in words."""
         detector, _, features = self.detector.rpartition("_rcnn_")
-        return f"{self.kind.upper()} detection, {detector.capitalize()} R-CNN {features.upper()}"
+        data = "Detection on embedded scenes" if self.data == "scenes" else f"{self.kind.upper()} detection"
+        return f"{data}, {detector.capitalize()} R-CNN {features.upper()}"
 
     @property
     def about(self) -> str:
         """What the transfer measures, for the report."""
-        return f"All layers are fine-tuned, and tested on {self.kind.upper()}'s {self.test}."
+        layout = f"{self.kind.upper()}'s"
+        data = f"embedded scenes in {layout} layout" if self.data == "scenes" else f"{layout} {self.test}"
+        return f"All layers are fine-tuned, and tested on {data}."
 
     def numbers(self) -> dict[str, MetricInfo]:
         """What each metric means."""

@@ -4,11 +4,13 @@
 A percentage of images is a `cl.evaluations._shared.shares.share`, from which the report computes an interval.
 """
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,6 +56,11 @@ class EvaluationConfig(MeasurementConfig):
     """Parameters common to evaluations."""
 
     needs_labels: ClassVar[bool] = True
+
+    @property
+    def about(self) -> str:
+        """What it measures, for the report: the first line of its module's docstring."""
+        return (sys.modules[type(self).__module__].__doc__ or "").partition("\n")[0]
 
     @property
     def title(self) -> str:
@@ -114,12 +121,17 @@ class EvaluationContext:
         return self.train.manifest.classes
 
 
-def write_predictions(predicted: Tensor, labels: Tensor, context: EvaluationContext) -> None:
+def write_predictions(
+    predicted: Tensor, labels: Tensor, context: EvaluationContext, others: Mapping[str, Tensor] = {}
+) -> None:
     """Write the predicted classes (n,) of the labelled validation images.
 
     classes.csv: number of images and top-1 (percent) of each class.
     predictions.csv: true and predicted class of each image.
     worst/: pictures of the classes with the lowest top-1.
+
+    Args:
+        others: predictions by other representations, by name; columns of predictions.csv.
     """
     predicted, labels = predicted.cpu(), labels.cpu()
     classes = context.classes
@@ -129,11 +141,21 @@ def write_predictions(predicted: Tensor, labels: Tensor, context: EvaluationCont
     top1 = [round(100 * correct / total, 2) if total else "" for total, correct in counts]
     rows = zip(classes, images.tolist(), top1, strict=True)
     write_csv(context.out / "classes.csv", ["class", "images", "top1"], rows)
-    keys = [context.val.keys[position].decode() for position in context.val.labelled]
-    truths, guesses = ([classes[number] for number in numbers.tolist()] for numbers in (labels, predicted))
-    rows = zip(keys, truths, guesses, strict=True)
-    write_csv(context.out / "predictions.csv", ["image", "truth", "predicted"], rows)
+    columns = {"truth": labels, "predicted": predicted, **others}
+    named = {name: [classes[number] for number in column.tolist()] for name, column in columns.items()}
+    write_images(context.out / "predictions.csv", context.val, context.val.labelled, named)
     write_rows(context.out / "worst", _worst(predicted, labels, right / images, context))
+
+
+def write_images(
+    path: Path, reader: Reader, positions: np.ndarray, columns: Mapping[str, Sequence[object]]
+) -> None:
+    """Write a row for each image at these positions: its key, the columns, and its group if there are any."""
+    keys = [reader.keys[position].decode() for position in positions]
+    table = {"image": keys, **columns}
+    if reader.groups is not None:
+        table["group"] = ["" if group < 0 else group for group in reader.groups[positions].tolist()]
+    write_csv(path, list(table), zip(*table.values(), strict=True))
 
 
 def _worst(

@@ -66,14 +66,15 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
         temperature=[config.temperature],
     )
     metrics: dict[str, dict[str, float]] = {}
+    answers: dict[str, Tensor] = {}
     grid = []
     for name, bank, queries in _features(config, context):
         predicted = vote(queries, bank)[:, 0]  # (k, n)
         metrics[name] = {"top1": share(predicted[0] == truth, val, val.labelled)}
         for k, classes in zip(config.all_k, predicted, strict=True):
             grid.append((name, k, round(top1(classes, truth), 2)))
-        if name == BACKBONE:
-            write_predictions(predicted[0], truth, context)
+        answers[name] = predicted[0]
+    write_predictions(answers.pop(BACKBONE), truth, context, answers)
     columns = ["representation", "k", "top1"]
     write_csv(context.out / "grid.csv", columns, dict.fromkeys(grid))  # without repeated settings
     return metrics

@@ -1,4 +1,4 @@
-"""Instance retrieval: an augmented view must find its own image among all validation images."""
+"""A changed copy of an image, a recoloured crop, must find the image among all validation images."""
 
 import math
 from typing import ClassVar, Literal
@@ -10,12 +10,11 @@ from torch import Tensor
 from cl.data.order import Plan
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import SingleView
-from cl.evaluations import EvaluationConfig, EvaluationContext
+from cl.evaluations import EvaluationConfig, EvaluationContext, write_images
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import BATCH, extract_all, extract_views
 from cl.features.knn import nearest
 from cl.runtime.metric_info import BACKBONE, MetricInfo
-from cl.runtime.tables import write_csv
 
 NEAREST = (1, 5)  # numbers of nearest images that may contain the image itself
 
@@ -35,11 +34,11 @@ class Config(EvaluationConfig):
         return "Image search"
 
     def numbers(self) -> dict[str, MetricInfo]:
-        nearest_one = "images that an augmented view finds as its nearest"
-        nearest_five = "images that an augmented view finds among its nearest five"
         return {
-            "hit1": MetricInfo("found by a view", nearest_one, "higher"),
-            "hit5": MetricInfo("among the nearest five", nearest_five, "higher"),
+            "hit1": MetricInfo("finds itself from a changed copy", "images nearest to their copy", "higher"),
+            "hit5": MetricInfo(
+                "among the nearest five", "images among the five nearest to their copy", "higher"
+            ),
             "queries": MetricInfo("queries", "images looked up"),
         }
 
@@ -48,8 +47,11 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     """hit1 and hit5 of the backbone's features, of each head and of each representation; number of queries.
 
     Percentage of queries whose own image, in the evaluation view, is among the 1 or 5 nearest by cosine.
+    `images.csv`: each image looked up and its place among the nearest, empty beyond; also for other
+    representations than the backbone.
     """
     metrics: dict[str, dict[str, float]] = {}
+    places: dict[str, list[int | str]] = {}
     queried = min(config.queries, len(context.val))
     batch = queried // math.ceil(queried / BATCH)  # an incomplete batch, of a few images, is left out
     for names, encoder in context.encoder.passes():
@@ -61,18 +63,17 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
         for name, bank, rows in zip(names, banks, queries, strict=True):
             hits = _hits(rows, bank, positions)
             looked_up = positions.cpu().numpy()
-            metrics[name] = {f"hit{n}": share(hits[:, :n].any(1), context.val, looked_up) for n in NEAREST}
-            if name == BACKBONE:
-                metrics[name]["queries"] = len(positions)
-                _write(hits, positions, context)
+            metrics[name] = {
+                f"hit{n}": share(hits[:, :n].any(1), context.val, looked_up)
+                for n in NEAREST
+                if n < len(context.val) or n == 1  # more find every image
+            }
+            places["place" if name == BACKBONE else name] = [
+                row.index(True) + 1 if any(row) else "" for row in hits.tolist()
+            ]
+    metrics[BACKBONE]["queries"] = len(positions)
+    write_images(context.out / "images.csv", context.val, looked_up, places)
     return metrics
-
-
-def _write(hits: Tensor, positions: Tensor, context: EvaluationContext) -> None:
-    """Write `images.csv`: each image looked up and its place among the nearest; empty if not among them."""
-    keys = [context.val.keys[position].decode() for position in positions.tolist()]
-    places = [row.index(True) + 1 if any(row) else "" for row in hits.tolist()]
-    write_csv(context.out / "images.csv", ["image", "place"], zip(keys, places, strict=True))
 
 
 def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:

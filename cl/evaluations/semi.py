@@ -72,6 +72,11 @@ class Config(EvaluationConfig):
             else f"Labels of {Path(self.list or '').name}"
         )
 
+    @property
+    def about(self) -> str:
+        trained = "The encoder is fine-tuned" if self.backbone_lr else "A linear classifier is trained"
+        return f"{trained} on a small part of the labels."
+
     def numbers(self) -> dict[str, MetricInfo]:
         part = f"{self.title}, at least one per class" if self.fraction else "a list of labels"
         meaning = f"images classified correctly after training on {part}"

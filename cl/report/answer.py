@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from cl.report.rows import Gain, gain
+from cl.report.rows import Gain
 from cl.statistics import Estimate
 
-PIXELS = "raw pixels"
+PIXELS, UNTRAINED = "raw pixels", "untrained encoder"
 IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}
 
 
@@ -18,10 +18,8 @@ def answer(rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict
     Args:
         titles: evaluations and baselines in words, by name.
     """
-    sentences = ["This encoder has not been evaluated yet."]
-    for row in reversed(rows):
-        if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate):
-            sentences = _compared(row, titles)
+    row = headline(rows)
+    sentences = _compared(row, titles) if row else ["This encoder has not been evaluated yet."]
     if adaptation := pretraining.get("adaptation"):
         sentences.insert(0, _sentence(adaptation["sentence"]))
     if finding := pretraining.get("verdict"):
@@ -36,7 +34,7 @@ def _sentence(finding: str) -> str:
 
 def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
     """The first metric against the other encoders, in words and in numbers."""
-    others, pretrained, within = list(_others(row, titles)), row["lines"][0]["pretrained"], ""
+    others, pretrained, within = list(rivals(row, titles)), row["lines"][0]["pretrained"], ""
     judged = "No interval: differences from other encoders may be chance."
     if interval := pretrained.interval:
         within = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})"
@@ -53,19 +51,33 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
     of = f" of {images:.0f} images" if images and images == round(images) else ""
     title = f"{titles[row['name']]}, {row['lines'][0]['measured'].title}"
     numbers = [f"{title}: {pretrained.number} %{of}{within}"]
-    numbers += [f"{name} {other.number} ({found.points:+.1f})" for name, other, found in others]
+    for name, other, found in others:
+        paired = f" {found.interval}" if found.interval else ""
+        numbers.append(f"{name} {other.number} ({found.points:+.1f}{paired})")
+    if row["chance"]:
+        numbers.append(f"chance {row['chance']:.1f}")
     return [judged, "; ".join(numbers) + "."]
 
 
-def _others(row: dict[str, Any], titles: dict[str, str]) -> Iterator[tuple[str, Estimate, Gain]]:
-    """Name, number and this encoder's gain for each baseline that was run, and for raw pixels."""
-    first = row["lines"][0]
-    for line in row["lines"]:
-        if line["measured"].metric != first["measured"].metric:
-            continue
-        for name, (other, _) in zip(row["baselines"], line["others"], strict=True):
-            difference = gain(first["pretrained"], other, line["measured"].better)
-            if line is first and difference:
-                yield f"{titles[name]} encoder", other, difference
-            elif line["measured"].representation == "pixels" and difference:
-                yield PIXELS, other, difference
+def rivals(row: dict[str, Any], titles: dict[str, str]) -> Iterator[tuple[str, Estimate, Gain]]:
+    """Name, first number and this encoder's gain for each baseline that was run, and for raw pixels."""
+    first, *rest = row["lines"]
+    metric = first["measured"].metric
+    pixels = [line for line in rest if line["measured"].name.endswith(f"_pixels_{metric}")]
+    for line in (first, *pixels):
+        for baseline, (other, difference) in zip(row["baselines"], line["others"], strict=True):
+            if difference:
+                yield titles[baseline] if line is first else PIXELS, other, difference
+
+
+def has_learnt(rows: list[dict[str, Any]], titles: dict[str, str]) -> bool:
+    """Whether the encoder is better than an untrained one, if that was measured."""
+    row = headline(rows)
+    return not row or all(gain.verdict == "up" for name, _, gain in rivals(row, titles) if name == UNTRAINED)
+
+
+def headline(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first evaluation with a number of this encoder."""
+    return next(
+        (row for row in rows if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate)), None
+    )

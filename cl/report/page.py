@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from cl.report.answer import answer
+from cl.report.answer import answer, has_learnt, rivals
 from cl.report.charts import Chart
 from cl.report.classes import confusion
 from cl.report.curves import classifiers, drawing, pretraining
@@ -36,7 +36,7 @@ def render(
         params: the contents of params.yaml.
         results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
         command: runs exactly these parameters; None if repeating the run needs a copy of them.
-        titles: evaluations and transfers in words; one without a title is shown by its name.
+        titles: evaluations, transfers and baselines in words; one without a title is shown by its name.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     context = {
@@ -67,9 +67,9 @@ def _overview(
 ) -> dict[str, Any]:
     """Method, data, and results beside the baselines'."""
     by_group, provenance = tables(params, read), read.provenance("pretrain")
-    in_words = {name: titles.get(name, name) for name in (*params["evaluations"], *params["transfers"])}
-    for name, config in params["baselines"].items():
-        in_words[name] = name.replace("_", " ") if config["training"] else "untrained"
+    rows = [row for group in by_group.values() for row in group]
+    named = (*params["evaluations"], *params["transfers"], *params["baselines"])
+    in_words = {name: titles.get(name, name) for name in named}
     return {
         "params": params,
         "title": _title(params),
@@ -80,7 +80,9 @@ def _overview(
         "provenance": provenance,
         "tables": by_group,
         "titles": in_words,
-        "answer": answer([row for rows in by_group.values() for row in rows], in_words, provenance),
+        "rivals": {row["name"]: list(rivals(row, in_words)) for row in rows if row["lines"]},
+        "has_learnt": has_learnt(rows, in_words),
+        "answer": answer(rows, in_words, provenance),
     }
 
 

@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 from cl.report.experiments import GROUPS
 from cl.report.files import ResultFiles
+from cl.report.pairs import chance, paired
 from cl.runtime.metric_info import Measurement
-from cl.statistics import Estimate, estimate
+from cl.statistics import Estimate, Interval, estimate
 
 HEADINGS = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
 Cell = Estimate | str  # a number, or why it is missing
@@ -13,10 +14,22 @@ Column = dict[str, Measurement]  # an encoder's results in one evaluation, by me
 
 
 class Gain(NamedTuple):
-    """A difference in points; `verdict` (up or down) is empty if the intervals overlap or are unknown."""
+    """A difference in points, and whether it is an improvement (`up`), the opposite (`down`) or unclear ("").
+
+    interval: of the difference, paired image by image; without it, the two numbers' intervals decide.
+    """
 
     points: float
     verdict: str
+    interval: Interval | None = None
+
+
+class _Encoder(NamedTuple):
+    """The result of an encoder in one evaluation, and whether the parameters request it."""
+
+    result: str
+    column: Column
+    requested: bool = True
 
 
 def tables(params: dict[str, Any], read: ResultFiles) -> dict[str, list[dict[str, Any]]]:
@@ -34,24 +47,38 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
     baselines = {
         baseline: chosen for baseline in params["baselines"] if (chosen := _selected(params, baseline, group))
     }
-    pretrained = _column(name, read.measurements(result))
+    own = _Encoder(result, _column(name, read.measurements(result)))
     others = [
-        (_column(name, read.measurements(f"baseline/{baseline}")), name in chosen)
+        _Encoder(
+            f"baseline/{baseline}/{name}",
+            _column(name, read.measurements(f"baseline/{baseline}")),
+            name in chosen,
+        )
         for baseline, chosen in baselines.items()
     ]
     known: Column = {}
-    for column in (pretrained, *(other for other, _ in others)):
+    for _, column, _ in (own, *others):
         known |= {key: each for key, each in column.items() if key not in known}
     provenance = read.provenance(result)
-    remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(pretrained)]
+    remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(own.column)]
     used = params[group][name] | provenance.get("reduced", {})  # for few images
-    settings = _settings(used, pretrained) if stage == "evaluate" else []
+    settings = _settings(used, own.column) if stage == "evaluate" else []
     return {
         "name": name,
         "about": _about(name, [result, *(f"baseline/{baseline}" for baseline in baselines)], read),
         "settings": ", ".join([*settings, *(remark for remark in remarks if remark)]),
         "baselines": list(baselines),
-        "lines": [_line(measured, pretrained, others) for measured in known.values() if measured.better],
+        "chance": chance(read, result, next(iter(own.column.values()))) if own.column else None,
+        "lines": [_line(measured, own, others, read) for measured in known.values() if measured.better],
+    }
+
+
+def _line(measured: Measurement, own: _Encoder, others: list[_Encoder], read: ResultFiles) -> dict[str, Any]:
+    """A metric of all encoders, and what this one gains over each other."""
+    return {
+        "measured": measured,
+        "pretrained": _cell(measured, own),
+        "others": [(_cell(measured, other), _gain(measured.name, own, other, read)) for other in others],
     }
 
 
@@ -92,28 +119,23 @@ def _settings(config: dict[str, Any], pretrained: Column) -> list[str]:
     ]
 
 
-def _line(measured: Measurement, pretrained: Column, others: list[tuple[Column, bool]]) -> dict[str, Any]:
-    """A metric of all encoders; of each other one also whether the parameters request this evaluation."""
-    cell = _cell(measured, pretrained)
-    cells = [_cell(measured, other, requested) for other, requested in others]
-    return {
-        "measured": measured,
-        "pretrained": cell,
-        "others": [(other, gain(cell, other, measured.better)) for other in cells],
-    }
+def _cell(measured: Measurement, encoder: _Encoder) -> Cell:
+    if measured.name in encoder.column:
+        return estimate([encoder.column[measured.name]])
+    return "" if encoder.column or not encoder.requested else "not run"
 
 
-def _cell(measured: Measurement, column: Column, requested: bool = True) -> Cell:
-    if measured.name in column:
-        return estimate([column[measured.name]])
-    return "" if column or not requested else "not run"
-
-
-def gain(pretrained: Cell, other: Cell, better: str | None) -> Gain | None:
-    """The difference of two numbers, and whether it is an improvement (`up`) or not (`down`)."""
-    if isinstance(pretrained, str) or isinstance(other, str):
+def _gain(name: str, own: _Encoder, other: _Encoder, read: ResultFiles) -> Gain | None:
+    """This encoder's gain; over raw pixels, that of its features."""
+    if not (theirs := other.column.get(name)):
         return None
-    points = pretrained.mean - other.mean
-    if not (pretrained.interval and other.interval) or pretrained.interval.overlaps(other.interval):
+    ours = own.column.get(name) or own.column.get(f"{theirs.entry}_{theirs.metric}")
+    if not ours:
+        return None
+    if pair := paired(read, (own.result, ours), (other.result, theirs)):
+        row, verdict = pair.overall, {"better": "up", "worse": "down"}.get(pair.verdict, "")
+        return Gain(row.difference, verdict, Interval(row.low, row.high))
+    points, (a, b) = ours.mean - theirs.mean, (estimate([each]).interval for each in (ours, theirs))
+    if not (a and b) or a.overlaps(b):
         return Gain(points, "")
-    return Gain(points, "up" if (points > 0) == (better != "lower") else "down")
+    return Gain(points, "up" if (points > 0) == (theirs.better != "lower") else "down")

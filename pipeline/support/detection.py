@@ -32,7 +32,7 @@ def transfer(
 ) -> None:
     """Add the numbers of the transfer `name` over its seeds to the results."""
     config = params.transfers[name]
-    progress = command.progress(name, results.baseline)
+    progress = command.progress(name, params.titles.get(results.baseline or ""))
     for line in dataset.findings.lines():
         progress.say(line)
     deterministic = params.deterministic and not machine.gpus()

@@ -21,7 +21,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Add the numbers of the evaluation `name` over its seeds to the results; returns reduced parameters."""
     given = params.evaluations[name].model_dump()
-    progress = command.progress(name, results.baseline)
+    progress = command.progress(name, params.titles.get(results.baseline or ""))
     params, train, val = locations.data(params, progress.say, f"evaluations.{name}.")
     config: Any = params.evaluations[name]
     config.check(train, val)
@@ -47,5 +47,5 @@ def evaluate(
     seeds = getattr(config, "seeds", None)
     runs = command.repeated(measure, seeds, params.seed, results.folder_of(name))
     measured = measurements("evaluate", name, runs, config.numbers())
-    results.add(name, module.__doc__.partition("\n")[0], measured, progress)
+    results.add(name, config.about, measured, progress)
     return {key: value for key, value in config.model_dump().items() if value != given[key]}

@@ -34,3 +34,11 @@ def test_every_drop_comes_at_its_iteration(params) -> None:
             solver = config.solver(111)
             assert lr_factor(solver, milestone - 1, iterations, 111) == 1
             assert lr_factor(solver, milestone, iterations, 111) == pytest.approx(0.1)
+
+
+def test_a_transfer_is_called_after_the_data_that_it_was_tested_on(params) -> None:
+    for data, named in (("scenes", True), ("raw", False)):
+        for name, benchmark in (("voc_c4", "VOC's 2007/test"), ("coco_c4", "COCO's val2017")):
+            config = small(params, name, data=data)
+            assert ("embedded scenes" in config.title) == ("embedded scenes" in config.about) == named
+            assert (benchmark in config.about) != named

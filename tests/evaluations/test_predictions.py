@@ -17,7 +17,7 @@ def predicted(context: EvaluationContext) -> torch.Tensor:
     answers = labels.clone()
     answers[(labels == 2).nonzero()[0]] = 0
     answers[labels == 5] = 0
-    write_predictions(answers, labels, context)
+    write_predictions(answers, labels, context, {"pixels": labels})
     return answers
 
 
@@ -25,6 +25,7 @@ def test_predictions_name_every_labelled_image_once(context, predicted) -> None:
     rows = read_csv(context.out / "predictions.csv")
     assert [row["image"] for row in rows] == [key.decode() for key in context.val.keys]
     assert [row["predicted"] for row in rows] == [context.classes[number] for number in predicted]
+    assert [row["pixels"] for row in rows] == [row["truth"] for row in rows]
     for line in read_csv(context.out / "classes.csv"):
         own = [row for row in rows if row["truth"] == line["class"]]
         right = sum(row["predicted"] == row["truth"] for row in own)

@@ -61,17 +61,21 @@ def test_an_image_counts_as_found_if_it_is_among_the_nearest(
     """All 20 images are looked up, even if they do not fill batches."""
     monkeypatch.setattr(retrieval, "BATCH", batch)
     reader = Reader(shard_folder, "val")
+    monkeypatch.setattr(retrieval, "NEAREST", (1, 5, len(reader)))
     context = evaluated(reader, reader, params, Colour(), tmp_path)
     metrics = retrieval.evaluate(config, context)
     expected = nearest_places(config, reader, params)
-    found = {row["image"]: row["place"] for row in read_csv(tmp_path / "images.csv")}
+    rows = read_csv(tmp_path / "images.csv")
+    found = {row["image"]: row["place"] for row in rows}
     assert len(found) == 20
-    shown = {key: str(place) if place <= 5 else "" for key, place in expected.items()}
+    shown = {key: str(place) for key, place in expected.items()}
     agreeing = sum(place == shown[key] for key, place in found.items())
     assert agreeing >= 19  # rounding may swap two of nearly equal colour
-    places = [int(place) if place else 6 for place in found.values()]
+    places = [int(place) for place in found.values()]
     assert metrics["backbone"]["hit1"] == 100 * np.mean(np.array(places) == 1)
     assert metrics["backbone"]["hit5"] == 100 * np.mean(np.array(places) <= 5)
+    assert metrics["pixels"]["hit1"] == 5 * sum(row["pixels"] == "1" for row in rows)
+    assert f"hit{len(reader)}" not in metrics["backbone"], "all images are among as many"
 
 
 def test_an_encoder_of_constants_finds_by_chance(config, shard_folder, params, tmp_path) -> None:

@@ -88,7 +88,7 @@ def test_images_without_labels_end_in_a_report_without_accuracies(project, image
     verdict = json.loads((folder / "results/pretrain.provenance.json").read_text())["verdict"]
     assert f"pretrain: {verdict}\n" in said
     assert f"{verdict[1:]}.</p>" in page
-    assert "found by a view" in page
+    assert "finds itself from a changed copy" in page
     queries = len((folder / "results/evaluate/retrieval/images.csv").read_text().splitlines()) - 1
     assert f"(queries {queries}, " in page  # not the 2000 that were asked for
     assert "\nretrieval: retrieval_hit1" in said

@@ -162,6 +162,34 @@ def test_a_difference_is_coloured_only_where_the_intervals_do_not_overlap(values
     assert "(k 8, " in page, "fewer than asked for"
 
 
+@pytest.mark.parametrize(
+    ("group", "images", "colour", "shown"),
+    [
+        (lambda image: image, 100, "up", r"\(\+10.0 \[[3-6]\..*?\]\)"),
+        (lambda image: image // 20, 100, "soft", r"\(\+10.0 \[.*?\]\)"),
+        (lambda image: "", 99, "soft", r"\(\+10.0\)"),
+    ],
+    ids=["paired", "in groups", "other images"],
+)
+def test_encoders_are_compared_image_by_image_where_possible(
+    group, images, colour, shown, values, tmp_path
+) -> None:
+    """60 against 50 of the same 100 images, whose separate intervals overlap."""
+    write(tmp_path, "pretrain", **PRETRAINED)
+    write(tmp_path, "evaluate/knn", measured("knn", "top1", 60.0, images=100))
+    other = measured("knn", "top1", 50.0, baseline="random", images=100)
+    write(tmp_path, "baseline/random", other, other._replace(representation="pixels"))
+    for result, right, of in (("evaluate/knn", 60, 100), ("baseline/random/knn", 50, images)):
+        rows = [[i, "a", x := "ab"[i >= right], x, group(i)] for i in range(of)]
+        header = ["image", "truth", "predicted", "pixels", "group"]
+        write_table(tmp_path / result / "predictions.csv", [header, *rows])
+    page = render(values, tmp_path)
+    assert len(re.findall(f'<span class="gain {colour}">{shown}</span>', page)) == 2
+    assert ("not clearly different from the untrained encoder and raw pixels" in page) == (colour == "soft")
+    assert ("A ready one works at once" in page) == (colour == "soft")
+    assert "chance 100.0" in page
+
+
 def test_every_number_says_what_it_means_and_which_direction_is_good(values, tmp_path) -> None:
     write_knn(tmp_path, 65.4, 39.8)
     words = {"title": "ratio", "meaning": "smallest by largest", "better": "lower"}
