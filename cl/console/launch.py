@@ -228,18 +228,19 @@ def _watch(store: Any, rank: int, ranks: int, over: threading.Event) -> None:
     """Exit if the next rank, on any node, shows no sign of life, or if the launcher is gone.
 
     Elastic only notices processes that end on its own machine. Without this function, the others would wait
-    for a hung process or a dead node until PATIENCE is over.
+    for a hung process or a dead node until PATIENCE is over. Own beats are counted, not seconds: after the
+    machine has slept, a healthy neighbour would seem silent for as long.
     """
     launcher, neighbour = os.getppid(), (rank + 1) % ranks
-    beats, since, failure = -1, time.monotonic(), ""
+    beats, missed, failure = -1, 0, ""
     while not over.wait(BEAT):
         try:
             store.add(f"{rank}", 1)
-            if (found := store.add(f"{neighbour}", 0)) != beats:
-                beats, since = found, time.monotonic()
+            found = store.add(f"{neighbour}", 0)
+            beats, missed = found, 0 if found != beats else missed + 1
         except RuntimeError:
             failure = "lost contact with the other processes"
-        if time.monotonic() - since > LOST:
+        if missed * BEAT > LOST:
             failure = f"process {neighbour} has shown no sign of life for {LOST:.0f} s"
         if os.getppid() != launcher:
             failure = "the process that started this one is gone"

@@ -20,6 +20,11 @@ from pipeline.support.locations import SHARDS, file_sha256, manifest_hash
 
 PARAMS = Path("params.yaml")
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code: recorded elsewhere, or results
+NEW = (
+    "cl/*.py",
+    "pipeline/*.py",
+    "pipeline/conf/*.yaml",
+)  # code even before `git add`: modules are found by name
 VERSIONS = (
     "torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools", "detectron2",
 )  # fmt: skip
@@ -113,6 +118,7 @@ def code() -> tuple[str | None, bool | None]:
     """The commit, and whether code has uncommitted changes; None outside a repository."""
     commit = git("rev-parse", "HEAD") or None
     changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
+    changes += git("ls-files", "--others", "--exclude-standard", "--", *NEW)
     return commit, bool(changes) if commit else None
 
 

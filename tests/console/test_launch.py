@@ -97,6 +97,19 @@ def test_a_process_that_hangs_ends_the_others(store, capfd) -> None:
     hanging.kill()
 
 
+def test_processes_that_slept_with_their_machine_go_on(store, capfd) -> None:
+    """As on a laptop that is closed for longer than a silent process is waited for."""
+    ranks = [start_fork(watch, store.port, rank, 60.0) for rank in (0, 1)]
+    time.sleep(0.5)
+    for number, seconds in ((signal.SIGSTOP, 1.0), (signal.SIGCONT, 0.3)):
+        for process in ranks:
+            os.kill(process.pid, number)
+            time.sleep(seconds)
+    assert all(process.is_alive() for process in ranks), capfd.readouterr().err
+    for process in ranks:
+        process.kill()
+
+
 def start_and_leave(port: int) -> None:
     start_fork(watch, port, 0, 60.0)
     time.sleep(1)

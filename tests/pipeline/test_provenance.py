@@ -132,20 +132,25 @@ def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, h
     assert other["seconds"] < 0.5
 
 
-def test_uncommitted_changes_of_code_are_recorded(workspace) -> None:
-    """Changes of params.yaml are not: they are recorded as parameters."""
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("params.yaml", False),  # recorded as parameters
+        ("cl/features/knn.py", True),
+        ("cl/losses/mine.py", True),
+        ("pipeline/conf/loss/mine.yaml", True),
+        ("cl/losses/__pycache__/mine.py", False),
+        ("notes.py", False),
+    ],
+)
+def test_uncommitted_and_untracked_code_is_recorded(file, changed, workspace) -> None:
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t.t"]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
         subprocess.run([*git, *arguments], check=True)
-    head = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    used = {"seconds": 1.0, "images": 0}
-    for file, changed in (("params.yaml", False), ("cl/features/knn.py", True)):
-        with (workspace / file).open("a") as text:
-            text.write("# more\n")
-        recorded = provenance.record("pretrain", None, used)
-        assert (recorded["commit"], recorded["uncommitted_changes"]) == (head, changed)
+    (workspace / file).parent.mkdir(exist_ok=True)
+    with (workspace / file).open("a") as text:
+        text.write("# more\n")
+    assert provenance.code() == (provenance.git("rev-parse", "HEAD"), changed)
 
 
 @pytest.mark.slow
