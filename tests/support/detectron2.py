@@ -25,20 +25,6 @@ COMMON = {
     "MODEL.RESNETS.STRIDE_IN_1X1": False,
     "MODEL.RPN.BATCH_SIZE_PER_IMAGE": 256,
     "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": 512,
-    "DATALOADER.ASPECT_RATIO_GROUPING": False,
-    "INPUT.FORMAT": "RGB",
-    "INPUT.MAX_SIZE_TRAIN": 1333,
-    "INPUT.MIN_SIZE_TEST": 800,
-    "INPUT.MAX_SIZE_TEST": 1333,
-    "SOLVER.IMS_PER_BATCH": 16,
-    "SOLVER.BASE_LR": 0.02,
-    "SOLVER.AMP.ENABLED": False,
-    "SOLVER.MOMENTUM": 0.9,
-    "SOLVER.WEIGHT_DECAY": 0.0001,
-    "SOLVER.WEIGHT_DECAY_NORM": 0.0,
-    "SOLVER.WARMUP_FACTOR": 0.001,
-    "TEST.PRECISE_BN.ENABLED": True,
-    "TEST.PRECISE_BN.NUM_ITER": 200,
 }
 C4 = {
     "MODEL.BACKBONE.NAME": "build_resnet_backbone",
@@ -54,27 +40,9 @@ C4 = {
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": 14,
     "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": 14,
 }
-VOC = {
-    "DATASETS.TRAIN": ["voc_2007_trainval", "voc_2012_trainval"],
-    "DATASETS.TEST": ["voc_2007_test"],
-    "MODEL.MASK_ON": False,
-    "MODEL.ROI_HEADS.NUM_CLASSES": 20,
-    "INPUT.MASK_FORMAT": "bitmask",
-    "INPUT.MIN_SIZE_TRAIN": [480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800],
-    "SOLVER.STEPS": [18000, 22000],
-    "SOLVER.MAX_ITER": 24000,
-    "SOLVER.WARMUP_ITERS": 100,
-}
-COCO = {
-    "DATASETS.TRAIN": ["coco_2017_train"],
-    "DATASETS.TEST": ["coco_2017_val"],
-    "MODEL.ROI_HEADS.NUM_CLASSES": 80,
-    "INPUT.MASK_FORMAT": "polygon",
-    "INPUT.MIN_SIZE_TRAIN": [640, 672, 704, 736, 768, 800],
-    "SOLVER.WARMUP_ITERS": 1000,
-}
-ONCE = {"MODEL.MASK_ON": True, "SOLVER.STEPS": [60000, 80000], "SOLVER.MAX_ITER": 90000}
-TWICE = {"MODEL.MASK_ON": True, "SOLVER.STEPS": [120000, 160000], "SOLVER.MAX_ITER": 180000}
+VOC = {"MODEL.MASK_ON": False, "MODEL.ROI_HEADS.NUM_CLASSES": 20}
+COCO = {"MODEL.ROI_HEADS.NUM_CLASSES": 80}
+MASKS = {"MODEL.MASK_ON": True}
 PYRAMID = {
     "MODEL.MASK_ON": False,
     "MODEL.BACKBONE.NAME": "build_resnet_fpn_backbone",
@@ -97,15 +65,22 @@ PYRAMID = {
     "MODEL.ROI_BOX_HEAD.NORM": "SyncBN",
     "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": 7,
     "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": 7,
-    "INPUT.MASK_FORMAT": "bitmask",
-    "SOLVER.STEPS": [51304, 80620],
-    "SOLVER.MAX_ITER": 87950,
 }
 TABLE = {
     "voc_c4_24k": COMMON | C4 | VOC,
-    "voc_c4_fastmoco": COMMON | C4 | VOC | {"SOLVER.BASE_LR": 0.01},
-    "coco_c4_1x": COMMON | C4 | COCO | ONCE,
-    "coco_c4_2x": COMMON | C4 | COCO | TWICE,
-    "coco_c4_fastmoco": COMMON | C4 | COCO | ONCE | {"SOLVER.BASE_LR": 0.01},
+    "voc_c4_fastmoco": COMMON | C4 | VOC,
+    "coco_c4_1x": COMMON | C4 | COCO | MASKS,
+    "coco_c4_2x": COMMON | C4 | COCO | MASKS,
+    "coco_c4_fastmoco": COMMON | C4 | COCO | MASKS,
     "coco_fpn": COMMON | COCO | PYRAMID,
+}
+# Sides of training images, iterations, milestones, warm-up and rate of each.
+VOC_SIDES, COCO_SIDES = [*range(480, 801, 32)], [*range(640, 801, 32)]
+SCHEDULES = {
+    "voc_c4_24k": (VOC_SIDES, 24000, [18000, 22000], 100, 0.02),
+    "voc_c4_fastmoco": (VOC_SIDES, 24000, [18000, 22000], 100, 0.01),
+    "coco_c4_1x": (COCO_SIDES, 90000, [60000, 80000], 1000, 0.02),
+    "coco_c4_2x": (COCO_SIDES, 180000, [120000, 160000], 1000, 0.02),
+    "coco_c4_fastmoco": (COCO_SIDES, 90000, [60000, 80000], 1000, 0.01),
+    "coco_fpn": (COCO_SIDES, 87950, [51304, 80620], 1000, 0.02),
 }

@@ -16,18 +16,13 @@ C4_HEADS = "Res5ROIHeadsExtraNorm"  # registered by `cl.detection.engines.detect
 NORM = "SyncBN"
 
 
-def settings(
-    config: Config, name: str, transform: "Transform", classes: int, *, polygons: bool
-) -> dict[str, Any]:
-    """The keys to set, by their dotted names.
+def settings(config: Config, name: str, transform: "Transform", classes: int) -> dict[str, Any]:
+    """The keys below `MODEL` to set, by their dotted names, for a backbone such as resnet50.
 
-    Args:
-        name: of the backbone, as resnet50.
-        polygons: whether masks are polygons rather than pixels.
+    Images and steps come from `cl.detection.samples` and `cl.training.loop`, so other keys have no effect.
     """
     keys = _network(config, name, transform, classes)
-    keys |= _fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config)
-    return keys | _images(config, polygons=polygons) | _solver(config)
+    return keys | (_fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config))
 
 
 def _network(config: Config, name: str, transform: "Transform", classes: int) -> dict[str, Any]:
@@ -85,42 +80,3 @@ def _fpn(config: Config) -> dict[str, Any]:
         "MODEL.ROI_BOX_HEAD.FC_DIM": 1024,
         "MODEL.ROI_BOX_HEAD.NORM": NORM,
     }
-
-
-def _images(config: Config, *, polygons: bool) -> dict[str, Any]:
-    return {
-        "DATASETS.TRAIN": [_dataset(config, split) for split in config.train],
-        "DATASETS.TEST": [_dataset(config, config.test)],
-        "DATALOADER.ASPECT_RATIO_GROUPING": False,  # the ranks share images sorted by shape
-        "INPUT.FORMAT": "RGB",
-        "INPUT.MASK_FORMAT": "polygon" if polygons else "bitmask",
-        "INPUT.MIN_SIZE_TRAIN": list(config.train_sides),
-        "INPUT.MAX_SIZE_TRAIN": config.max_side,
-        "INPUT.MIN_SIZE_TEST": config.test_side,
-        "INPUT.MAX_SIZE_TEST": config.max_side,
-    }
-
-
-def _solver(config: Config) -> dict[str, Any]:
-    return {
-        "SOLVER.IMS_PER_BATCH": config.batch_size,
-        "SOLVER.BASE_LR": config.base_lr * config.batch_size / config.reference_batch,
-        "SOLVER.MOMENTUM": config.momentum,
-        "SOLVER.WEIGHT_DECAY": config.weight_decay,
-        "SOLVER.WEIGHT_DECAY_NORM": 0.0,
-        "SOLVER.STEPS": [config.scaled(milestone) for milestone in config.milestones],
-        "SOLVER.MAX_ITER": config.scaled(config.iterations),
-        "SOLVER.WARMUP_ITERS": config.scaled(config.warmup) if config.warmup else 0,
-        "SOLVER.WARMUP_FACTOR": config.warmup_start,
-        "SOLVER.AMP.ENABLED": config.precision == "bf16",
-        "TEST.PRECISE_BN.ENABLED": config.precise_bn > 0,
-        "TEST.PRECISE_BN.NUM_ITER": config.precise_bn,
-    }
-
-
-def _dataset(config: Config, split: str) -> str:
-    """detectron2's name of a split: "2007/trainval" is voc_2007_trainval, "train2017" is coco_2017_train."""
-    if config.kind == "voc":
-        return f"voc_{split.replace('/', '_')}"
-    name = split.rstrip("0123456789")
-    return f"coco_{split.removeprefix(name)}_{name}"

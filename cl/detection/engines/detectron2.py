@@ -64,8 +64,7 @@ class Detector(nn.Module):
         segmentations = [s for record in dataset.train for s in record.segmentations or []]
         self.polygons = config.masks and all(isinstance(s, list) for s in segmentations)
         self.cfg = get_cfg()
-        keys = settings(config, backbone.name, transform, len(dataset.classes), polygons=self.polygons)
-        for key, value in keys.items():
+        for key, value in settings(config, backbone.name, transform, len(dataset.classes)).items():
             self.cfg.merge_from_list([key, value])
         device, self.cfg.MODEL.DEVICE = self.cfg.MODEL.DEVICE, "cpu"  # build_model puts the network there
         self.network = build_model(self.cfg)
@@ -104,8 +103,8 @@ class Detector(nn.Module):
         return Detections(boxes, scores, instances.pred_classes.numpy(), masks)
 
     def write(self, out: Path) -> None:
-        """Write the whole configuration, and which tensors came from the backbone."""
-        (out / "detectron2.yaml").write_text(self.cfg.dump())
+        """Write the configuration of the model, and which tensors came from the backbone."""
+        (out / "detectron2.yaml").write_text(CfgNode({"MODEL": self.cfg.MODEL}).dump())
         (out / "weights.json").write_text(json.dumps(self.origins, indent=1) + "\n")
 
 
