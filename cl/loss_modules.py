@@ -25,6 +25,7 @@ from cl.losses import (
     sigmoid,
     vicreg,
 )
+from cl.networks.passes import full_precision
 from cl.networks.queue import NO_GROUP, Queue
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
@@ -128,8 +129,8 @@ class _Contrastive(_Loss):
             raise ValueError("found both groups and labels; give labels alone, which are groups too")
         if labels is not None and self.memory_bank is not None:
             raise ValueError("labels cannot be combined with a memory bank, whose rows have none; omit one")
-        with single_process(not self.gather_distributed), _full_precision(views[0]):
-            rows = [F.normalize(_wide(view), dim=1) for view in views]
+        with single_process(not self.gather_distributed), _without_autocast(views[0]):
+            rows = [F.normalize(full_precision(view), dim=1) for view in views]
             if self.memory_bank is not None:
                 return self._loss(self._against_bank(rows, groups, temperature))
             if images * ranks() == 1:
@@ -320,8 +321,8 @@ class CosineLoss(_Loss):
     def forward(self, *views: Tensor) -> Tensor:
         """Scalar in [0, 4]: the mean over the queries `z0` (N, D) and their targets `z1`, ... (N, D)."""
         _check_views(views)
-        with _full_precision(views[0]):
-            first, *others = (F.normalize(_wide(view), dim=1) for view in views)
+        with _without_autocast(views[0]):
+            first, *others = (F.normalize(full_precision(view), dim=1) for view in views)
             return self._loss(Agreement(first, torch.stack(others, 1)))
 
 
@@ -330,12 +331,12 @@ class _OfTwoViews(_Loss):
     def forward(self, z0: Tensor, z1: Tensor) -> Tensor:
         """Scalar, of two views (N, D) as the projector gives them."""
         _check_views((z0, z1))
-        with single_process(not self.gather_distributed), _full_precision(z0):
+        with single_process(not self.gather_distributed), _without_autocast(z0):
             if len(z0) * ranks() == 1:
                 raise ValueError(
                     "found a batch of 1 image, which has no variance; give the data loader drop_last=True"
                 )
-            return self._loss(TwoViews(_wide(z0), _wide(z1)))
+            return self._loss(TwoViews(full_precision(z0), full_precision(z1)))
 
 
 @_module
@@ -400,12 +401,7 @@ def _memory_bank(size: Size) -> Queue | None:
     return Queue(*size)
 
 
-def _wide(view: Tensor) -> Tensor:
-    """In float32 or float64: half precision is too coarse for sums over a batch."""
-    return view if view.dtype == torch.float64 else view.float()
-
-
-def _full_precision(view: Tensor) -> torch.autocast:
+def _without_autocast(view: Tensor) -> torch.autocast:
     return torch.autocast(view.device.type, enabled=False)
 
 

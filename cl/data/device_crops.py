@@ -28,7 +28,6 @@ from cl.runtime.machine import Machine, to_device
 
 SHARE = 0.25  # of the device's free memory, for resident images
 BLOCK = 1024  # images copied to the device at a time
-COMPARED = 8  # images whose sizes are compared before all are read
 MOST_WORKERS = 4  # each draws about 25,000 images per second, in two views
 
 
@@ -228,8 +227,6 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
     height, width, _ = shape
     if len(reader) * 3 * height * width > SHARE * _free(here.device):
         return None
-    if any(reader.pixels(position).shape != shape for position in range(min(len(reader), COMPARED))):
-        return None
     images = torch.empty((len(reader), 3, height, width), dtype=torch.uint8, device=here.device)
 
     def rows(start: int) -> int:
@@ -238,21 +235,24 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
     def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
         if rows.start == 0:
             reader.prefetch(np.arange(start, min(start + 2 * BLOCK, len(reader))))
-        pixels, fits = arrays
         for row, position in enumerate(range(start + rows.start, start + rows.stop)):
             image = reader.pixels(position)
-            fits[row] = image.shape == shape
-            if fits[row]:
-                pixels[row] = image
+            if image.shape != shape:
+                raise _SizesDifferError
+            arrays[0][row] = image
 
-    starts, arrays = range(0, len(reader), BLOCK), [ring.Array(shape, np.uint8), ring.Array((), np.bool_)]
-    filled = ring.filled(fill, starts, rows, arrays, here.workers)
-    for start, (pixels, fits) in zip(starts, filled, strict=True):
-        if not fits.all():
-            return None
-        block = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        images[start : start + len(block)] = to_device(block, here.device)
-    return images
+    starts = range(0, len(reader), BLOCK)
+    filled = ring.filled(fill, starts, rows, [ring.Array(shape, np.uint8)], here.workers)
+    with suppress(_SizesDifferError):
+        for start, (pixels,) in zip(starts, filled, strict=True):
+            block = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+            images[start : start + len(block)] = to_device(block, here.device)
+        return images
+    return None
+
+
+class _SizesDifferError(ValueError):
+    """Two images of a split differ in size."""
 
 
 def _free(device: torch.device) -> int:

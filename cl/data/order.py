@@ -31,7 +31,6 @@ class Order:
         # The last chunk may be short, so later places in this epoch shift by the gap.
         self._gap = -samples % CHUNK
         self._short = int(np.flatnonzero(self._chunks == len(self._chunks) - 1)[0])
-        self._windows: dict[int, np.ndarray] = {}  # the last four
 
     def _generator(self, stream: int) -> np.random.Generator:
         philox = np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0])
@@ -39,13 +38,6 @@ class Order:
 
     def window(self, number: int) -> np.ndarray:
         """The shuffled positions of one window."""
-        if number not in self._windows:
-            if len(self._windows) == 4:
-                del self._windows[next(iter(self._windows))]
-            self._windows[number] = self._shuffled(number)
-        return self._windows[number]
-
-    def _shuffled(self, number: int) -> np.ndarray:
         chunks = self._chunks[number * WINDOW : (number + 1) * WINDOW]
         positions = (chunks[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
         positions = positions[positions < self.samples]
@@ -61,9 +53,14 @@ class Order:
         number = places.start // (WINDOW * CHUNK)
         parts = []
         while (start := self._start(number)) < places.stop:
-            parts.append(self.window(number)[max(places.start - start, 0) : places.stop - start])
+            parts.append(_window(self, number)[max(places.start - start, 0) : places.stop - start])
             number += 1
         return np.concatenate(parts)
+
+
+@lru_cache(maxsize=4)
+def _window(order: Order, number: int) -> np.ndarray:
+    return order.window(number)
 
 
 @lru_cache(maxsize=2)

@@ -48,7 +48,11 @@ def read(config: Config, root: Path) -> DataSet:
         ValueError: files are missing or contradict each other; the message names them.
     """
     findings = Findings()
-    dataset = (_voc if config.kind == "voc" else _coco)(config, root, findings)
+    if config.kind == "voc":
+        found = voc.read(root / "VOCdevkit", config.train, config.test, findings)
+        dataset = DataSet(*found, findings)
+    else:
+        dataset = _coco(config, root, findings)
     findings.raise_errors()
     train = dataset.train
     # VOC's difficult objects are trained on, as in detectron2; COCO's crowds are not.
@@ -77,10 +81,6 @@ def _subset(records: list[Record], number: int | None) -> list[Record]:
     if number is None or number >= len(records):
         return records
     return [records[i] for i in np.linspace(0, len(records) - 1, number).round().astype(int)]
-
-
-def _voc(config: Config, root: Path, findings: Findings) -> DataSet:
-    return DataSet(*voc.read(root / "VOCdevkit", config.train, config.test, findings), findings)
 
 
 def _coco(config: Config, root: Path, findings: Findings) -> DataSet:

@@ -10,7 +10,7 @@ from cl.methods import Setup
 from cl.methods._shared.aggregation import Aggregation, most_similar
 from cl.methods._shared.kmeans import clusterings
 from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
-from cl.networks.passes import in_passes, l2_normalize
+from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
@@ -69,7 +69,7 @@ class Method(MemoryBankMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries per view."""
         queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
-        self.remember(l2_normalize(torch.stack(queries[:2]).mean(0)), batch)
+        self.remember_views(queries, batch)
         self._clustered = self._clustered or bool(self.labels[0, 0] >= 0)
         if not self._clustered:
             return self.against_bank(queries, batch)

@@ -38,6 +38,4 @@ class Method(QueueMethod):
         both = in_passes(encode, [*batch.views[:2], *batch.views[LARGE:]], separate=2)  # (N, 2, D) each
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
-        return instances + cld.cluster_contrasts(
-            both[0][:, 1], both[1][:, 1], self.clustering, len(instances)
-        )
+        return instances + cld.cluster_contrasts(both, self.clustering)

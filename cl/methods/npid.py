@@ -2,8 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods._shared.instance_discrimination import InstanceDiscrimination
-from cl.methods._shared.memory_bank import BankConfig
+from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
@@ -19,9 +18,14 @@ class Config(BankConfig):
     kind: Literal["npid"]
 
 
-class Method(InstanceDiscrimination):
-    """Any number of views: each has a term, and the first two update the bank."""
+class Method(MemoryBankMethod):
+    """Each view of an image against the bank's row of the image and rows of others (section 3.1).
+
+    Any number of views: all have the same negatives, and the first two update the bank.
+    """
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries per view."""
-        return self.discriminate(in_passes(self.embed, batch.views, separate=2), batch)
+        queries = in_passes(self.embed, batch.views, separate=2)  # (N, D) each
+        self.remember_views(queries, batch)
+        return self.against_bank(queries, batch)

@@ -4,8 +4,7 @@ from typing import ClassVar, Literal
 
 from cl.methods import Setup
 from cl.methods._shared import cld
-from cl.methods._shared.instance_discrimination import InstanceDiscrimination
-from cl.methods._shared.memory_bank import BankConfig
+from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
@@ -19,7 +18,7 @@ class Config(cld.ClusterConfig, BankConfig):
     kind: Literal["npid_cld"]
 
 
-class Method(InstanceDiscrimination):
+class Method(MemoryBankMethod):
     """Wang et al. 2021, eq. 4, on NPID: the mean over the views, plus lambda times the clusters' loss."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -31,7 +30,6 @@ class Method(InstanceDiscrimination):
         """The contrasts of NPID, and two between the first two views and each other's clusters."""
         encode = cld.two_heads(self.backbone, self.projector, self.group_head)
         both = in_passes(encode, batch.views, separate=2)  # (N, 2, D) each
-        instances = self.discriminate([x[:, 0] for x in both], batch)
-        return instances + cld.cluster_contrasts(
-            both[0][:, 1], both[1][:, 1], self.clustering, len(instances)
-        )
+        queries = [x[:, 0] for x in both]
+        self.remember_views(queries, batch)
+        return self.against_bank(queries, batch) + cld.cluster_contrasts(both, self.clustering)

@@ -1,5 +1,7 @@
 """torchvision's residual networks without their classifier, optionally wider or for small images."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from scipy.fft import dct
@@ -8,38 +10,27 @@ from torchvision.models import resnet
 
 
 class Network(resnet.ResNet):
-    """The network with layers `width` times as wide (ResNet-50 of 1, 2, 4: 24, 94, 375 million weights).
+    """The network for images of so many channels (ResNet-50 of width 1, 2, 4: 24, 94, 375 million weights).
 
-    name: of the network, such as resnet50.
+    A cosine stem has fixed cosine patterns as weights; random ones fill it up.
+
+    config: of `cl.networks.backbones.resnet`.
     kind, counts: the name of torchvision's block, and the number of blocks in each stage.
-    cosine_stem: whether the first layer's weights are fixed cosine patterns; random ones fill it up.
-    channels: of the images.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        counts: list[int],
-        width: float,
-        stem: str,
-        *,
-        zero_init_residual: bool,
-        cosine_stem: bool = False,
-        channels: int = 3,
-    ) -> None:
-        self.name, self.width = name, width
+    def __init__(self, config: Any, kind: str, counts: list[int], channels: int = 3) -> None:
+        self.name, self.width = config.name, config.width
         block = getattr(resnet, kind)
-        super().__init__(block, counts, zero_init_residual=zero_init_residual)
-        first = int(64 * width)
-        if stem == "small":
+        super().__init__(block, counts, zero_init_residual=config.zero_init_residual)
+        first, small = int(64 * self.width), config.stem == "small"
+        if small:
             self.maxpool = nn.Identity()
-        if stem == "small" or (width, channels) != (1, 3):
-            side, stride = (3, 1) if stem == "small" else (7, 2)
+        if small or (self.width, channels) != (1, 3):
+            side, stride = (3, 1) if small else (7, 2)
             self.conv1 = nn.Conv2d(channels, first, side, stride, padding=side // 2, bias=False)
             nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
             self.bn1 = nn.BatchNorm2d(first)
-        if cosine_stem:
+        if config.cosine_stem:
             patterns = cosine_patterns(*self.conv1.weight.shape[1:])[:first]
             self.conv1.requires_grad_(False).weight[: len(patterns)] = patterns
         self.fc_features = first * 8 * block.expansion

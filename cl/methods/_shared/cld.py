@@ -73,21 +73,21 @@ def two_heads(backbone: nn.Module, projector: nn.Sequential, head: nn.Module) ->
     return encode
 
 
-def cluster_contrasts(first: Tensor, second: Tensor, config: Clustering, instances: int) -> list[Contrast]:
-    """Each view's embeddings against the other view's centres; the centre of the image's cluster is positive.
+def cluster_contrasts(both: list[Tensor], config: Clustering) -> list[Contrast]:
+    """Each of the first two views against the other's centres; the centre of the image's cluster is positive.
 
     A centre represents many images, so the data's groups do not apply.
 
     Args:
-        first, second: (N, D) unit rows, this rank's embeddings for clustering.
-        instances: the number of terms of the loss between images; the loss between clusters has two.
+        both: V x (N, 2, D), of `two_heads`; the loss between images has V terms, that between clusters two.
     """
+    first, second = both[0][:, 1], both[1][:, 1]
     with torch.autocast(first.device.type, enabled=False):
-        clusters = [_clusters(gather(view), config) for view in (first, second)]
-    weight = config.weight * instances / 2
+        clusters = [_clusters(gather(view), config) for view in (second, first)]
+    weight = config.weight * len(both) / 2
     return [
         _against_centres(view, *other, config, weight)
-        for view, other in zip((first, second), reversed(clusters), strict=True)
+        for view, other in zip((first, second), clusters, strict=True)
     ]
 
 

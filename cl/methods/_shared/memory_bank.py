@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.bank import Bank
+from cl.networks.passes import l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
@@ -56,6 +57,10 @@ class MemoryBankMethod(BaseMethod):
     def remember(self, embeddings: Tensor, batch: Batch) -> None:
         """Update the bank by these embeddings (N, D) after the step."""
         self._new = batch.positions, embeddings.detach(), batch.row_groups()
+
+    def remember_views(self, queries: list[Tensor], batch: Batch) -> None:
+        """Update the bank by the normalised mean of the first two views (N, D) after the step."""
+        self.remember(l2_normalize(torch.stack(queries[:2]).mean(0)), batch)
 
     def after_step(self, progress: float) -> None:
         """Update each image's row once, after the step has used the old row for its logits."""

@@ -87,23 +87,9 @@ def build(config: Config) -> Backbone:
     """The network, or both side by side if there are streams."""
     from cl.networks.resnet import Network  # late: torchvision takes seconds to import
 
-    def network(channels: int) -> Backbone:
-        kind, counts = BLOCKS[config.name]
-        made = Network(
-            config.name,
-            kind,
-            counts,
-            config.width,
-            config.stem,
-            zero_init_residual=config.zero_init_residual,
-            cosine_stem=config.cosine_stem,
-            channels=channels,
-        )
-        return cast("Backbone", made)
-
-    if not config.streams:
-        return network(3)
+    if not (streams := config.streams):
+        return cast("Backbone", Network(config, *BLOCKS[config.name]))
     from cl.networks.two_streams import CHANNELS, TwoStreams
 
-    streams = config.streams
-    return TwoStreams([network(channels) for channels in CHANNELS], streams.space, streams.mean, streams.std)
+    networks = [cast("Backbone", Network(config, *BLOCKS[config.name], channels)) for channels in CHANNELS]
+    return TwoStreams(networks, streams.space, streams.mean, streams.std)
