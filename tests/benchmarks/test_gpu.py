@@ -33,6 +33,7 @@ def test_every_part_runs_at_a_tiny_size_on_a_cpu(name: str, tmp_path: Path) -> N
     assert all(row["passed"] is not False for row in rows)
 
 
+@pytest.mark.slow
 def test_options_of_cases_that_need_a_gpu_exist(tmp_path: Path) -> None:
     for choices in check.RESUMED:
         parameters(*check.SMALL_RUN, *choices)
@@ -148,13 +149,6 @@ def test_the_end_is_kept_and_says_what_is_missing() -> None:
     assert all(row["passed"] is None for row in rows)
 
 
-@pytest.mark.slow
-def test_checks_leave_time_to_measurements() -> None:
-    rows = day.run({"check.hanging": hanging, "speed.right": right}, CPU, 15)
-    assert rows[-2]["note"] == "not finished: no time left"
-    assert rows[-1]["passed"]
-
-
 @pytest.mark.parametrize(("part", "code"), [(right, 0), (wrong, 1)])
 def test_without_a_gpu_it_says_so_and_writes_a_page_only_if_asked(part, code, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(day, "PARTS", {"check.part": part})
@@ -194,37 +188,3 @@ def test_what_it_has_found_is_written_if_it_is_stopped(number, tmp_path, monkeyp
     assert "check.stopping, the whole part: stopped by a signal" in text
     assert "| check.stopping | 1 | 1 |" in text
     assert "check.right" not in text
-
-
-def test_it_says_which_defaults_to_change() -> None:
-    def row(gain: float) -> day.Row:
-        return {"part": "speed.step", "what": "x", "passed": None, "setting": "a=b", "times_as_fast": gain}
-
-    rows = [row(1.4), row(1.05), row(0.5)]
-    assert day.conclusions(rows, CUDA) == [
-        "a=b is 1.4 times as fast (x): use it on GPUs",
-        "a=b is 0.5 times as fast (x): do not use it on GPUs",
-    ]
-    assert day.conclusions(rows, CPU) == [day.NO_GPU], "advice without a GPU"
-
-
-def test_parts_that_the_time_did_not_suffice_for_are_named_together() -> None:
-    def row(part: str, note: str) -> day.Row:
-        return {"part": part, "what": day.ALL, "passed": None, "note": note}
-
-    rows = [row("a", day.CUT), row("b", day.NO_TIME), row("c", day.CUT)]
-    assert day.conclusions(rows, CUDA) == [
-        "not finished, as the time was over: a, c",
-        "not run, as the time was over: b",
-    ]
-
-
-def test_a_page_of_some_parts_names_the_card(tmp_path: Path, monkeypatch) -> None:
-    parts = {"check.card": day.PARTS["check.card"], "check.loop": right, "check.ranks": wrong}
-    monkeypatch.setattr(day, "PARTS", parts)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    page = tmp_path / "page.md"
-    result = CliRunner().invoke(day.main, ["check.loop", "--minutes", "1", "--to", str(page)])
-    assert result.exit_code == 0, result.output
-    assert "on: gpu none" in page.read_text()
-    assert "| check.loop | 1 | 0 |" in page.read_text()

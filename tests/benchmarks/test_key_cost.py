@@ -15,6 +15,7 @@ def test_both_forms_of_the_vanilla_loss_have_the_same_gradient() -> None:
     assert not torch.allclose(shared(), joint())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", key_cost.STEP_KEYS)
 def test_steps_of_both_forms_have_the_same_loss(keys) -> None:
     torch.manual_seed(0)

@@ -2,10 +2,7 @@
 
 import json
 import math
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,36 +126,6 @@ def test_what_is_queued_is_left_to_the_queue(options, how, asked) -> None:
     assert ("name-a-0 is in DVC's queue: `dvc queue remove name-a-0`" in said) == bool(options)
     assert f"run `CL_SCRATCH={Path('scratch').resolve()} dvc queue start`" in said
     assert "0 of 3 runs have finished" in said
-
-
-DVC = """#!/bin/sh
-touch started
-for _ in $(seq 1000); do [ -e "$CL_STOP" ] && touch saved && exit 1; sleep 0.05; done
-"""
-STUDY = """
-from benchmarks.sigterm import exits_on_sigterm
-from cl import config
-from benchmarks.studies import Study
-from benchmarks.study import _experiment
-with exits_on_sigterm():
-    _experiment("name", config.validated(Study, {values}), "a", 0, "--temp")
-"""
-
-
-@pytest.mark.slow
-def test_a_signal_lets_the_running_stage_save(tmp_path: Path, monkeypatch) -> None:
-    """The stage sees the file that CL_STOP names, and DVC ends after it."""
-    (tmp_path / "dvc").write_text(DVC)
-    (tmp_path / "dvc").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    process = subprocess.Popen([sys.executable, "-c", STUDY.format(values=VALUES)], cwd=tmp_path)
-    while not (tmp_path / "started").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.terminate()
-    assert process.wait(timeout=60) == 128 + signal.SIGTERM
-    assert (tmp_path / "saved").exists()
 
 
 def test_short_runs_record_all_numbers_of_a_run(asked, results, monkeypatch) -> None:

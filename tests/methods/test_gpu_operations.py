@@ -26,7 +26,6 @@ SINKHORN = 3  # iterations, for the codes of both views together
     [
         (("method=simclr_imagenet", *TWO_VIEWS), 2),  # embeddings, each way
         (("method=moco_v3_imagenet", *TWO_VIEWS), 1),  # the keys of both views together
-        (("method=swav_imagenet", "optim.epochs=16", *MULTICROP), SINKHORN),
         (("method=swav_queue_imagenet", "optim.epochs=16", *MULTICROP), SINKHORN + 1),  # the queue's new rows
     ],
 )

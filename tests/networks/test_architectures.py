@@ -13,7 +13,7 @@ from tests.support import backbones as tiny
 
 RESNETS = resnet.PUBLISHED
 TRANSFORMERS = [name for name in timm.list_models() if timm_backbone.PLAIN_VIT.fullmatch(name)]
-FAST = ("resnet18", "resnet50", "vit_tiny_patch16_224", "vit_small_patch16_224")
+FAST = ("resnet18", "vit_tiny_patch16_224")
 WIDTHS = {"tiny": (192, 3), "small": (384, 6), "base": (768, 12)}  # with heads (DeiT, Table 1; ViT, Table 1)
 
 

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from cl.methods import BaseMethod
+from cl.networks.bank import Bank
 from cl.networks.context import MaskedContext
+from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 from cl.runtime.registry import module_of
 from tests.support.losses import assert_same
-from tests.support.methods import IMAGES, batch_of, build, loss_config, mean_loss, views
+from tests.support.methods import IMAGES, TAU, batch_of, build, loss_config, mean_loss, task_of, views
 
 Loop = Callable[[BaseMethod, list[Tensor]], Tensor]
 
@@ -29,6 +31,12 @@ def nce(positive: Tensor, negatives: list[Tensor], z: Tensor) -> Tensor:
         return s.exp() / z / (s.exp() / z + len(negatives) / IMAGES)
 
     return -posterior(positive).log() - sum((1 - posterior(s)).log() for s in negatives)
+
+
+LOSSES: dict[str, Callable[[Tensor, list[Tensor], Tensor], Tensor]] = {
+    "nce": nce,
+    "infonce": lambda positive, negatives, z: cross_entropy(positive, negatives),
+}
 
 
 def normal(x: Tensor) -> Tensor:
@@ -74,6 +82,57 @@ def assert_equals_the_loop(
         assert (a.grad is None) == (b.grad is None), name
         if a.grad is not None:
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def assert_bank_steps(
+    method: BaseMethod,
+    banks: list[Bank],
+    loss: str,
+    embed: Callable[[BaseMethod, Batch], tuple[list[tuple[int, list[Tensor], float]], list[list[Tensor]]]],
+    sizes: tuple[int, ...],
+    *,
+    grouped: bool,
+) -> None:
+    """Losses, gradients and rows of three steps against a loop over queries and rows; images come again.
+
+    embed: the terms (number of the bank, each image's query, weight), and each bank's new embeddings.
+    grouped: images have groups, known from their first step on; rows of the own group do not count.
+    """
+    task = task_of(method, loss_config(loss, **({"alpha": None} if loss == "infonce" else {})))
+    rows, known = [[*bank.rows.clone()] for bank in banks], dict[int, int]()
+    normalizers: dict[int, Tensor] = {}
+    for step in range(3):
+        groups = torch.tensor([0, 1, 1, -1, 0]).roll(2 * step) if grouped else None
+        batch = batch_of(views(5, step, sizes), groups, first=4 * step)
+        task.begin_step(step, 0.0)
+        selected, ours = method(batch)[0].negatives.selected, task(batch)
+        terms, new = embed(method, batch)
+        positions, columns = batch.positions.tolist(), []
+        own = [-1 - p if groups is None or groups[i] < 0 else int(groups[i]) for i, p in enumerate(positions)]
+        for i, p in enumerate(positions):
+            drawn = [j for j in range(IMAGES) if j != p] if selected is None else selected[i].tolist()
+            columns.append([p, *(j for j in drawn if not (grouped and known.get(j) == own[i]))])
+        logits = [
+            [[q @ rows[bank][j] / TAU for j in each] for q, each in zip(queries, columns, strict=True)]
+            for bank, queries, _ in terms
+        ]
+        if step == 0:
+            for number in range(len(banks)):
+                of_bank = [x for x, (bank, _, _) in zip(logits, terms, strict=True) if bank == number]
+                drawn = [s.detach().exp() for term in of_bank for row in term for s in row]
+                normalizers[number] = IMAGES * sum(drawn) / len(drawn)
+        theirs = sum(
+            weight * LOSSES[loss](positive, negatives, normalizers[bank]) / len(queries)
+            for (bank, queries, weight), term in zip(terms, logits, strict=True)
+            for positive, *negatives in term
+        )
+        assert_same_gradients(method, ours, theirs / len(terms))
+        task.after_step(0.5)
+        known |= dict(zip(positions, own, strict=True))
+        for bank, of_bank, seen in zip(banks, rows, new, strict=True):
+            for p, z in zip(positions, seen, strict=True):
+                of_bank[p] = normal(0.5 * of_bank[p] + 0.5 * z.detach())
+            torch.testing.assert_close(bank.rows, torch.stack(of_bank), rtol=1e-12, atol=1e-12)
 
 
 def loss_of(terms: list[Contrast], name: str) -> Tensor:
