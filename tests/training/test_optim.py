@@ -15,12 +15,43 @@ def test_the_learning_rate_scales_as_stated() -> None:
     assert config(scaling="none").peak_lr == pytest.approx(0.3)
 
 
-def test_warm_up_then_cosine_over_the_rest() -> None:
-    factors = [optim.lr_factor(config(), step, 100, 10) for step in range(101)]
-    assert factors[:21] == pytest.approx([step / 20 for step in range(21)])
-    for step in range(20, 101):
-        assert factors[step] == pytest.approx(0.5 * (1 + math.cos(math.pi * (step - 20) / 80)))
-    assert factors[100] == pytest.approx(0)
+def cosine(x: float) -> float:
+    return (1 + math.cos(math.pi * x)) / 2
+
+
+STEPS = {"schedule": "steps", "warmup_epochs": 0}
+SCHEDULES = {  # settings, and the factor of a step of 100, in 10 epochs
+    "warm-up, cosine over the rest": ({}, lambda t: t / 20 if t < 20 else cosine((t - 20) / 80)),
+    "cosine over the whole run (SiMo)": (
+        {"schedule": "cosine_whole", "warmup_start": 0.001},
+        lambda t: (0.001 + 0.999 * min(1, t / 20)) * cosine(t / 100),
+    ),
+    "once per epoch (MoCo, SimSiam)": ({"per": "epoch", "warmup_epochs": 0}, lambda t: cosine(t // 10 / 10)),
+    "from a quarter, to a tenth": (
+        {"warmup_start": 0.25, "final": 0.1},
+        lambda t: 0.25 + 0.75 * t / 20 if t < 20 else 0.1 + 0.9 * cosine((t - 20) / 80),
+    ),
+    "the whole run, to a tenth": (
+        {"schedule": "cosine_whole", "warmup_epochs": 0, "final": 0.1},
+        lambda t: 0.1 + 0.9 * cosine(t / 100),
+    ),
+    "one gamma": (
+        STEPS | {"milestones": [0.6, 0.8], "gamma": 0.2},
+        lambda t: 1 if t < 60 else 0.2 if t < 80 else 0.04,
+    ),
+    "a gamma each": (
+        STEPS | {"milestones": [0.4, 0.5], "gamma": [0.1, 0.5]},
+        lambda t: 1 if t < 40 else 0.1 if t < 50 else 0.05,
+    ),
+    "constant": ({"schedule": "constant", "warmup_epochs": 0}, lambda t: 1),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_is_its_formula(name) -> None:
+    changes, factor = SCHEDULES[name]
+    found = [optim.lr_factor(config(**changes), step, 100, 10) for step in range(100)]
+    assert found == pytest.approx([factor(step) for step in range(100)])
 
 
 def test_a_run_shorter_than_its_warm_up_warms_up_for_half_of_its_steps() -> None:
@@ -32,78 +63,23 @@ def test_a_run_shorter_than_its_warm_up_warms_up_for_half_of_its_steps() -> None
     assert config(epochs=2.1).warmup == 2
 
 
-def test_steps_at_fractions_of_the_run() -> None:
-    steps = config(schedule="steps", milestones=[0.6, 0.8], gamma=0.2, warmup_epochs=0)
-    factors = [optim.lr_factor(steps, step, 100, 10) for step in (0, 59, 60, 79, 80, 99)]
-    assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04])
-    each = config(schedule="steps", milestones=[0.4, 0.5, 0.7], gamma=[0.1, 0.5, 0.2], warmup_epochs=0)
-    factors = [optim.lr_factor(each, step, 100, 10) for step in (0, 39, 40, 49, 50, 69, 70, 99)]
-    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.05, 0.05, 0.01, 0.01])
-    with pytest.raises(ValueError, match="must be one factor, or one for each of milestones"):
-        config(schedule="steps", milestones=[0.4, 0.5], gamma=[0.1], warmup_epochs=0)
-    assert optim.lr_factor(config(schedule="constant", warmup_epochs=0), 99, 100, 10) == 1
-
-
-def test_simos_cosine_is_not_restarted_after_warm_up() -> None:
-    """w(t) (1 + cos(pi t / T)) / 2, w rising from 0.001 to 1 over the first two epochs."""
-    simo = config(schedule="cosine_whole", warmup_start=0.001)
-    for step in range(100):
-        w = 0.001 + 0.999 * min(1, step / 20)
-        assert optim.lr_factor(simo, step, 100, 10) == pytest.approx(
-            w * (1 + math.cos(math.pi * step / 100)) / 2
-        )
-
-
-def test_the_learning_rate_may_change_once_per_epoch() -> None:
-    """MoCo and SimSiam: (1 + cos(pi e / E)) / 2 for epochs e = 0 to E - 1."""
-    moco = config(per="epoch", warmup_epochs=0)
-    for step in range(100):
-        assert optim.lr_factor(moco, step, 100, 10) == pytest.approx(
-            (1 + math.cos(math.pi * (step // 10) / 10)) / 2
-        )
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [  # Fast-MoCo rises from a quarter; the small-scale benchmark goes down to 1e-6 of 0.03
-        ({"warmup_start": 0.25}, {0: 0.25, 10: 0.625, 20: 1, 60: 0.55, 100: 0.1}),
-        ({"schedule": "cosine_whole", "warmup_epochs": 0}, {0: 1, 50: 0.55, 100: 0.1}),
-    ],
-)
-def test_warm_up_may_start_and_cosines_end_above_0(changes, expected) -> None:
-    schedule = config(final=0.1, **changes)
-    for step, factor in expected.items():
-        assert optim.lr_factor(schedule, step, 100, 10) == pytest.approx(factor)
-
-
-@pytest.mark.parametrize("decay_1d", [True, False])
-def test_weight_decay_of_vectors_is_a_choice(decay_1d) -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    optimizer = optim.build(config(decay_1d=decay_1d), [optim.Part(module)])
-    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-    assert decay[id(module[0].weight)] == 0.01
-    for vector in (module[0].bias, module[1].weight, module[1].bias):
-        assert decay[id(vector)] == (0.01 if decay_1d else 0.0)
-
-
 @pytest.mark.parametrize("kind", [{"kind": "sgd"}, {"kind": "lars", "lars": VARIANTS["moco_v3"]}])
-def test_modules_can_have_their_own_weight_decay(kind) -> None:
-    head, body = nn.Linear(3, 2), nn.Linear(4, 3)
-    optimizer = optim.build(config(**kind), [optim.Part(head, weight_decay=0.3), optim.Part(body)])
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0, 0.01, 0]
-    assert {group["lr"] for group in optimizer.param_groups} == {0.6}
+def test_vectors_may_have_weight_decay_too(kind) -> None:
+    optimizer = optim.build(config(decay_1d=True, **kind), [optim.Part(nn.BatchNorm1d(3))])
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01]
 
 
-def test_modules_and_their_vectors_can_have_their_own_rates() -> None:
-    """Barlow Twins has one for biases and norm layers; the rate of the part multiplies both."""
+def test_modules_and_their_vectors_can_have_their_own_rates_and_decay() -> None:
+    """Barlow Twins has a rate for biases and norm layers; the rate of the part multiplies both."""
     head, body = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    optimizer = optim.build(config(), [optim.Part(head), optim.Part(body, 0.5, rate_1d=0.1)])
+    parts = [optim.Part(head, weight_decay=0.3), optim.Part(body, 0.5, rate_1d=0.1)]
+    optimizer = optim.build(config(), parts)
     optim.set_lr(optimizer, 2.0, 0.25)
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
-    assert rates[id(head.weight)] == rates[id(head.bias)] == 0.5
-    assert rates[id(body[0].weight)] == 0.25
+    found = {id(p): (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
+    assert (found[id(head.weight)], found[id(head.bias)]) == ((0.5, 0.3), (0.5, 0))
+    assert found[id(body[0].weight)] == (0.25, 0.01)
     for vector in (body[0].bias, body[1].weight, body[1].bias):
-        assert rates[id(vector)] == 0.25 * 0.1
+        assert found[id(vector)] == (0.25 * 0.1, 0)
 
 
 def test_a_fixed_predictor_keeps_the_largest_rate() -> None:
