@@ -28,6 +28,7 @@ from cl.runtime.machine import Machine, to_device
 
 SHARE = 0.25  # of the device's free memory, for resident images
 BLOCK = 1024  # images copied to the device at a time
+COMPARED = 8  # images whose sizes are compared before all are read
 MOST_WORKERS = 4  # each draws about 25,000 images per second, in two views
 
 
@@ -56,12 +57,10 @@ class DeviceTrainSet:
     """The batches of a `TrainSet`, cropped on the device.
 
     resident: all images of the split, (n, 3, H, W) uint8 on the device, or None.
-    say: prints which JPEGs the device cannot decode.
     """
 
-    def __init__(self, plain: TrainSet, resident: Tensor | None, say: Callable[[str], None] = print) -> None:
-        self.plain, self.plan, self.resident, self.say = plain, plain.plan, resident, say
-        self.undecodable: set[int] = set()  # positions of JPEGs that the device could not decode
+    def __init__(self, plain: TrainSet, resident: Tensor | None) -> None:
+        self.plain, self.plan, self.resident = plain, plain.plan, resident
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[UncutBatch]:
         """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
@@ -72,7 +71,7 @@ class DeviceTrainSet:
             for step in steps:
                 self.plain.prefetch(step)
                 positions = self.plain.samples(step)[1]
-                contents = [self._content(position) for position in positions.tolist()]
+                contents = [content(self.plain.reader, position) for position in positions]
                 drawn = [array.allocate(len(positions), shared=False) for array in arrays]
                 self._draw(step, slice(0, len(positions)), drawn, [image[1:3] for image in contents])
                 yield self._batch(step, drawn, contents)
@@ -81,19 +80,6 @@ class DeviceTrainSet:
             filled = ring.filled(fill, steps, lambda _: self.plan.share, arrays, min(workers, MOST_WORKERS))
             for step, drawn in zip(steps, filled, strict=True):
                 yield self._batch(step, drawn, [])
-
-    def _content(self, position: int) -> Content:
-        return (on_cpu if position in self.undecodable else content)(self.plain.reader, position)
-
-    def leave_to_cpu(self, position: int) -> Content:
-        """An image whose file the device could not decode; from now on, the CPU decodes it."""
-        decoded = on_cpu(self.plain.reader, position)
-        self.undecodable.add(position)
-        count = len(self.undecodable)
-        if count == 10 ** (len(str(count)) - 1):  # 1, 10, 100, ...
-            key = self.plain.reader.keys[position].decode()
-            self.say(f"the GPU cannot decode {count} images so far, the last {key}: the CPU decodes them")
-        return decoded
 
     def _draw(self, step: int, rows: slice, arrays: list[np.ndarray], sizes: Sequence[Sequence[int]]) -> None:
         """Write the boxes and colours of some rows of a step's batch; `sizes`: of its images (H, W)."""
@@ -137,21 +123,18 @@ class CropOnDevice(ToDevice):
             for view, view_boxes in zip(self.views, boxes, strict=True):
                 yield resample.crop_all(images, view_boxes, view.size, view.interpolation)
             return
-        decoded = self._decoded(batch.contents, batch.positions.tolist())
+        decoded = self._decoded(batch)
         for view, view_boxes in zip(self.views, batch.boxes.tolist(), strict=True):
             yield resample.crop_each(decoded, view_boxes, view.size, view.interpolation)
 
-    def _decoded(self, contents: list[Content], positions: list[int]) -> list[Tensor]:
-        """The images (3, H, W); the CPU decodes what the device cannot, and its errors name the image."""
+    def _decoded(self, batch: UncutBatch) -> list[Tensor]:
+        """The images (3, H, W). If the device fails, the CPU decodes them, and its errors name the image."""
         try:
-            return decode(contents, self.device)
-        except (torch.OutOfMemoryError, torch.AcceleratorError):
-            raise
+            return decode(batch.contents, self.device)
         except RuntimeError:
-            if len(contents) == 1:
-                return decode([self.data.leave_to_cpu(positions[0])], self.device)
-            one_by_one = zip(contents, positions, strict=True)
-            return [self._decoded([image], [position])[0] for image, position in one_by_one]
+            reader = self.data.plain.reader
+            contents = [on_cpu(reader, position) for position in batch.positions.tolist()]
+            return decode(contents, self.device)
 
 
 def content(reader: Reader, position: int) -> Content:
@@ -211,14 +194,14 @@ def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> Devi
     images = resident(data.reader, here)
     if images is not None:
         say(f"the images stay on {here.device}, which crops them")
-        return DeviceTrainSet(data, images, say)
+        return DeviceTrainSet(data, images)
     try:
         decode_jpeg(encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8)), device=here.device)
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{here.device} cannot decode JPEGs ({reason}): choose cropping=workers") from error
     say(f"{here.device} decodes colour JPEGs, this process other images, and {here.device} crops them all")
-    return DeviceTrainSet(data, None, say)
+    return DeviceTrainSet(data, None)
 
 
 def resident(reader: Reader, here: Machine) -> Tensor | None:
@@ -226,6 +209,8 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
     shape = reader.pixels(0).shape
     height, width, _ = shape
     if len(reader) * 3 * height * width > SHARE * _free(here.device):
+        return None
+    if any(reader.pixels(position).shape != shape for position in range(min(len(reader), COMPARED))):
         return None
     images = torch.empty((len(reader), 3, height, width), dtype=torch.uint8, device=here.device)
 
@@ -235,24 +220,21 @@ def resident(reader: Reader, here: Machine) -> Tensor | None:
     def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
         if rows.start == 0:
             reader.prefetch(np.arange(start, min(start + 2 * BLOCK, len(reader))))
+        pixels, fits = arrays
         for row, position in enumerate(range(start + rows.start, start + rows.stop)):
             image = reader.pixels(position)
-            if image.shape != shape:
-                raise _SizesDifferError
-            arrays[0][row] = image
+            fits[row] = image.shape == shape
+            if fits[row]:
+                pixels[row] = image
 
-    starts = range(0, len(reader), BLOCK)
-    filled = ring.filled(fill, starts, rows, [ring.Array(shape, np.uint8)], here.workers)
-    with suppress(_SizesDifferError):
-        for start, (pixels,) in zip(starts, filled, strict=True):
-            block = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-            images[start : start + len(block)] = to_device(block, here.device)
-        return images
-    return None
-
-
-class _SizesDifferError(ValueError):
-    """Two images of a split differ in size."""
+    starts, arrays = range(0, len(reader), BLOCK), [ring.Array(shape, np.uint8), ring.Array((), np.bool_)]
+    filled = ring.filled(fill, starts, rows, arrays, here.workers)
+    for start, (pixels, fits) in zip(starts, filled, strict=True):
+        if not fits.all():
+            return None
+        block = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        images[start : start + len(block)] = to_device(block, here.device)
+    return images
 
 
 def _free(device: torch.device) -> int:
