@@ -137,7 +137,7 @@ def _say_what_images_lose(progress: Progress, manifest: Manifest) -> None:
         progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
     if flat := sum(split.flat for split in manifest.splits.values()):
         progress.say(
-            f"{counted(flat, 'gray images')} of more than 8 bits show nothing between the black and white "
+            f"{counted(flat, 'images')} of more than 8 bits show nothing between the black and white "
             f"levels {dict(manifest.levels)}: check dataset.percentiles, and whether some values mean "
             "missing data"
         )

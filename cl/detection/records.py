@@ -57,7 +57,7 @@ class Record:
         try:
             with self.path.open("rb") as file, decoding.opened(file) as picture:
                 picture.draft("RGB", (picture.width // 8, picture.height // 8))
-                picture.load()
+                decoding.from_picture(picture, upright=False)
         except Exception as error:  # decoders raise errors of any type
             return f"{self.path}: cannot be read ({error})"
         return None
@@ -114,14 +114,11 @@ def image_size(
     """
     try:
         with image.open("rb") as file, decoding.opened(file) as picture:
-            (width, height), deep = picture.size, decoding.deep_mode(picture)
-            orientation = decoding.exif_orientation(picture)
+            (width, height), orientation = picture.size, decoding.exif_orientation(picture)
     except Exception as error:  # decoders raise errors of any type
         missing = isinstance(error, FileNotFoundError)
         findings.errors.append(f"{image}: missing" if missing else f"{image}: cannot be read ({error})")
         return 0, 0
-    if deep:
-        findings.errors.append(f"{image}: has more than 8 bits of gray; convert it to 8 bits")
     if orientation > 1:
         findings.notes["images turned upright by their EXIF orientation"].append(image.name)
     if turned := orientation >= 5:

@@ -12,6 +12,8 @@ import simplejpeg
 from PIL import Image as Picture
 from PIL import UnidentifiedImageError
 
+from cl.images import samples
+
 EXTENSIONS = {
     "JPEG": "jpg",
     "MPO": "jpg",
@@ -24,19 +26,25 @@ EXTENSIONS = {
     "HEIF": "heic",
 }
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
-MAX_PIXELS = 178_956_970  # of an uncut image; Pillow refuses more, too
+MAX_PIXELS = 178_956_970  # of an uncut image, twice what Pillow warns of
 MAX_TILED_PIXELS = 2**30  # of an image cut into tiles: in RGB, Pillow then takes 4 GiB
-Picture.MAX_IMAGE_PIXELS = MAX_TILED_PIXELS  # Pillow would warn below it and refuse above twice its value
+Picture.MAX_IMAGE_PIXELS = None  # `opened` refuses with a remedy; Pillow would print a warning first
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; limits of the index and the formats
 ORIENTATION = 274  # the EXIF tag
 NO_DATA = 42113  # GDAL's TIFF tag for the value of pixels without data
 NO_HEIC = "HEIC needs another package: run `pip install pillow-heif`"
 Levels = Mapping[str, tuple[float, float]]  # black and white pixel values of each deep mode
 NO_LEVELS: Levels = MappingProxyType({})
+DEEP = {
+    "I;16": "16-bit gray",
+    "I": "32-bit gray",
+    "F": "floating-point gray",
+    samples.COLOUR: "16-bit colour",
+}
 
 
 def decode(content: bytes | memoryview, *, upright: bool = False, levels: Levels = NO_LEVELS) -> np.ndarray:
-    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep gray and transparency.
+    """Decode an image file to (H, W, 3) uint8, bit-equal to Pillow except for deep pixels and transparency.
 
     libjpeg-turbo decodes plain JPEG; Pillow decodes CMYK, damaged JPEG and other formats.
 
@@ -68,7 +76,8 @@ def from_picture(
 ) -> np.ndarray:
     """As `decode`, for an opened picture; `pixels` as stored, if they are known."""
     if pixels is None:  # before the orientation, for which Pillow decodes a PNG and may hide its damage
-        pixels = np.asarray(eight_bits(picture, levels, no_data(picture)).convert("RGB"))
+        colour = samples.load(picture)
+        pixels = np.asarray(eight_bits(picture, levels, no_data(picture), colour).convert("RGB"))
     return np.ascontiguousarray(turn(pixels, exif_orientation(picture) if upright else 1))
 
 
@@ -90,13 +99,17 @@ def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Ima
 
 
 def _open(file: BinaryIO) -> Picture.Image:
-    heic_is_missing = file.read(12)[8:] in HEIC_BRANDS and not reads_heic()
+    head = file.read(12)
+    if not head:
+        raise ValueError("the file is empty")
+    heic_is_missing = head[8:] in HEIC_BRANDS and not reads_heic()
     file.seek(0)
     try:
         picture = Picture.open(file)
     except UnidentifiedImageError:  # its message contains a memory address
         if heic_is_missing:
             raise ValueError(NO_HEIC) from None
+        samples.check_tiff(samples.tiff_tags(file), known=False)
         raise ValueError("not an image, or an unsupported format") from None
     if picture.format not in EXTENSIONS:
         raise ValueError(f"unsupported format {picture.format}, expected one of {', '.join(EXTENSIONS)}")
@@ -115,36 +128,56 @@ def reads_heic() -> bool:
 
 
 def deep_mode(picture: Picture.Image) -> str | None:
-    """I;16, I or F for 16-bit, 32-bit or float grayscale of any byte order; None for 8-bit pictures."""
+    """One of `DEEP`, for gray of any byte order and for colours; None for 8-bit pictures.
+
+    Pillow forgets the depth of colours when it decodes a picture.
+    """
+    if samples.is_deep_colour(picture):
+        return samples.COLOUR
     mode = picture.mode[:4]
-    return mode if mode in ("I;16", "I", "F") else None
+    return mode if mode in DEEP else None
 
 
-def eight_bits(picture: Picture.Image, levels: Levels, missing: float | None) -> Picture.Image:
+def eight_bits(
+    picture: Picture.Image, levels: Levels, missing: float | None, colour: np.ndarray | None
+) -> Picture.Image:
     """Convert to 8-bit gray or RGB, with transparent pixels on white.
 
-    Deep pixels are scaled; Pillow would clip them at 255. Pixels equal to `missing` become black.
+    Deep pixels are scaled; Pillow would clip gray at 255 and drop the low bits of colours. Those equal to
+    `missing` become black.
+
+    Args:
+        colour: (H, W, 3 or 4) of `samples.load`.
     """
-    mode = deep_mode(picture)
+    mode = deep_mode(picture) if colour is None else samples.COLOUR
     if mode is None:
         if picture.has_transparency_data:
-            white = Picture.new("RGBA", picture.size, "white")
-            return Picture.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
+            return _on_white(picture.convert("RGBA"))
         return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
     if mode not in levels:
         raise ValueError(
-            f"no training image of mode {mode} was sampled, so its black and white levels are unknown; "
-            "convert it to 8 bits"
+            f"{DEEP[mode]} without known black and white levels, which come from training images (ready "
+            "encoders have none); convert it to 8 bits"
         )
-    pixels = np.asarray(picture)
-    gray = _scaled(pixels, *levels[mode])
+    pixels = np.asarray(picture) if colour is None else colour[..., :3]
+    scaled = _scaled(pixels, *levels[mode])
     if missing is not None:
-        gray[pixels == missing] = 0
-    return Picture.fromarray(gray)
+        scaled[pixels == missing] = 0
+    if colour is None or colour.shape[2] == 3:
+        return Picture.fromarray(scaled)
+    opacity = (colour[..., 3:] / 257).round().astype(np.uint8)
+    return _on_white(Picture.fromarray(np.concatenate([scaled, opacity], 2)))
+
+
+def _on_white(picture: Picture.Image) -> Picture.Image:
+    white = Picture.new("RGBA", picture.size, "white")
+    return Picture.alpha_composite(white, picture).convert("RGB")
 
 
 def no_data(picture: Picture.Image) -> float | None:
-    """The value of pixels without data, if the file records one."""
+    """The value of pixels without data, if the file records one; in deep gray PNG the transparent value."""
+    if picture.mode == "I;16" and picture.format == "PNG":
+        return picture.info.get("transparency")
     try:
         value = float(picture.tag_v2[NO_DATA])  # type: ignore[attr-defined]
         return float(np.float32(value)) if picture.mode == "F" else value
@@ -156,6 +189,8 @@ def _scaled(pixels: np.ndarray, black: float, white: float) -> np.ndarray:
     """Map [black, white] to [0, 255] and clip; NaN becomes black. Equal levels give a step."""
     if black == white:
         return np.where(pixels > black, 255, 0).astype(np.uint8)
+    if pixels.dtype == np.uint16 and pixels.size > 2**16:  # a table takes less memory
+        return _scaled(np.arange(2**16, dtype=np.uint16), black, white)[pixels]
     scaled = pixels.astype(np.float64)  # exact for every mode
     scaled -= black
     scaled *= 255 / (white - black)

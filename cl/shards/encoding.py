@@ -33,7 +33,7 @@ class Encoded(NamedTuple):
     reencoded: bool
     turned: bool
     several_frames: bool = False  # the file has more frames; this is the first
-    flat: bool = False  # deep gray that the levels map to a single gray
+    flat: bool = False  # deep pixels that the levels map to a single colour
 
 
 def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
@@ -42,8 +42,6 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     Raises:
         Exception: as `decode`.
     """
-    if not content:
-        raise ValueError("the file is empty")
     with opened(io.BytesIO(content)) as picture:
         deep = deep_mode(picture) is not None
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)

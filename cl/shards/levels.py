@@ -1,4 +1,4 @@
-"""Black and white levels of 16-bit, 32-bit and float grayscale images, which files do not record."""
+"""Black and white levels of images of more than 8 bits, which files do not record."""
 
 import hashlib
 import heapq
@@ -11,6 +11,7 @@ from PIL import Image as Picture
 
 from cl.images.decoding import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, no_data
 from cl.images.image import Image, RawImage
+from cl.images.samples import load
 from cl.shards.survey import read_fact, survey
 from cl.shards.team import Team
 from cl.sources import Storage
@@ -36,7 +37,7 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
     for mode, images in sorted(_by_mode(listed, max_pixels, team).items()):
         chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
         pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
-        if mode != "I;16":  # the extremes of 16 bits may be saturated pixels
+        if not mode.endswith(";16"):  # the extremes of 16 bits may be saturated pixels
             pixels = _without_isolated(pixels)
         if len(pixels):
             black, white = np.percentile(pixels, storage.percentiles).tolist()
@@ -62,15 +63,20 @@ def _hash(key: str) -> bytes:
 
 
 def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
-    """Up to PIXELS finite pixels of a deep image, as float64; the key seeds the choice."""
-    values = picture.load()  # np.asarray would copy all pixels
-    assert values is not None
+    """Finite samples of up to PIXELS visible pixels of a deep image, as float64; the key seeds the choice."""
     width, pixels = picture.width, picture.width * picture.height
     chosen = np.arange(pixels)
     if pixels > PIXELS:
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(_hash(key)[:8])))
         chosen = generator.integers(0, pixels, PIXELS)
-    sampled = np.array([values[index % width, index // width] for index in chosen.tolist()], np.float64)
+    colour = load(picture)
+    if colour is None:
+        values = picture.load()  # np.asarray would copy all pixels
+        assert values is not None
+        sampled = np.array([values[index % width, index // width] for index in chosen.tolist()], np.float64)
+    else:
+        rows = colour.reshape(pixels, -1)[chosen]
+        sampled = rows[rows[:, 3:].all(1), :3].ravel().astype(np.float64)
     return sampled[np.isfinite(sampled) & (sampled != no_data(picture))]
 
 

@@ -45,7 +45,7 @@ class Split(BaseConfig):
 
     groups: their number; None for data without groups.
     several_frames: images whose file has further frames, which are not used.
-    flat: decoded deep gray images that the levels map to a single gray.
+    flat: decoded deep images that the levels map to a single colour.
     """
 
     images: int

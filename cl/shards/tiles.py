@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from cl.images import decoding
+from cl.images import decoding, samples
 from cl.images.image import Image
 from cl.shards import encoding
 from cl.shards.survey import read_fact, survey
@@ -86,12 +86,14 @@ def encode(
     """
     kind = "png" if storage.encode == "copy" else storage.encode
     with decoding.opened(io.BytesIO(content), decoding.MAX_TILED_PIXELS) as picture:
-        picture.load()  # first, as in `decoding.from_picture`
+        deep = decoding.deep_mode(picture) is not None
+        colour = samples.load(picture)  # first, as in `decoding.from_picture`
         orientation = decoding.exif_orientation(picture) if storage.upright else 1
         several, missing = decoding.has_several_frames(picture), decoding.no_data(picture)
-        deep = decoding.deep_mode(picture) is not None
         for tile in cast(list[Tile], cut_tiles):
-            part = decoding.eight_bits(picture.crop(tile.box), levels, missing)
+            left, upper, right, lower = tile.box
+            deep_part = None if colour is None else colour[upper:lower, left:right]
+            part = decoding.eight_bits(picture.crop(tile.box), levels, missing, deep_part)
             pixels = np.asarray(part if kind == "png" else part.convert("RGB"))
             upright = np.ascontiguousarray(decoding.turn(pixels, orientation))
             yield encoding.encode_pixels(upright, kind, storage.quality)._replace(

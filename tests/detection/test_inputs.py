@@ -55,10 +55,11 @@ def test_damaged_pictures_are_named_before_training(list_name, copied, voc_confi
         read(voc_config, copied)
 
 
-def test_deep_gray_pictures_are_refused(copied, voc_config) -> None:
+@pytest.mark.parametrize(("dtype", "bands", "reason"), [("u2", (), "16-bit gray"), ("u1", (4,), "opacity")])
+def test_pictures_that_would_lose_bits_or_bands_are_refused(dtype, bands, reason, copied, voc_config) -> None:
     path = voc(copied) / "JPEGImages/000002.jpg"
-    Picture.fromarray(np.full((96, 96), 3000, np.uint16)).save(path, "PNG")
-    with pytest.raises(ValueError, match="000002.jpg: has more than 8 bits of gray; convert"):
+    Picture.fromarray(np.full((96, 96, *bands), 200, dtype)).save(path, "PNG")
+    with pytest.raises(ValueError, match=f"000002.jpg: cannot be read .*{reason}"):
         read(voc_config, copied)
 
 

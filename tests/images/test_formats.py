@@ -15,26 +15,6 @@ BLUE = Picture.new("RGB", COLOUR.size, (0, 0, 200))
 
 
 @pytest.mark.parametrize("encode", ["copy", "raw"])
-@pytest.mark.parametrize("form", ["PNG", "WEBP", "TIFF"])
-def test_colours_below_transparency_do_not_show(tmp_path, form, encode) -> None:
-    """Cut-outs that look the same have the same pixels; opaque pixels keep theirs."""
-    shape = np.zeros((*RGB.shape[:2], 1), np.uint8)
-    shape[2:-2, 3:-3] = 255
-    hidden = {"black": 0, "red": [255, 0, 0], "noise": np.random.default_rng(0).integers(0, 256, RGB.shape)}
-    options = {"lossless": True, "exact": True} if form == "WEBP" else {}
-    files = {
-        f"{name}.{form.lower()}": file_of(
-            Picture.fromarray(np.concatenate([np.where(shape, RGB, below).astype(np.uint8), shape], 2)),
-            form,
-            **options,
-        )
-        for name, below in hidden.items()
-    }
-    for pixels in pixels_by_key(stored(tmp_path, files, encode=encode)).values():
-        assert np.array_equal(pixels, np.where(shape, RGB, 255))
-
-
-@pytest.mark.parametrize("encode", ["copy", "raw"])
 @pytest.mark.parametrize("form", ["WEBP", "PNG", "TIFF"])
 def test_the_first_of_several_frames_is_used_and_the_file_counted(tmp_path, form, encode) -> None:
     options = {"lossless": True} if form == "WEBP" else {}

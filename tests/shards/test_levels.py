@@ -102,6 +102,13 @@ def test_pixels_without_data_do_not_set_the_levels(value, tagged, share, tile, t
     assert "flat" not in (tmp_path / "shards/manifest.json").read_text()
 
 
+def test_the_transparent_value_of_deep_gray_is_no_data(tmp_path) -> None:
+    values = (GRAY * 16).astype(np.uint16) + 100
+    values[:9] = 0
+    reader = stored(tmp_path, {"a.png": file_of(Picture.fromarray(values), "PNG", transparency=0)})
+    assert reader.manifest.levels["I;16"] == pytest.approx(np.percentile(values[9:], STORAGE["percentiles"]))
+
+
 def test_masks_and_saturated_pixels_keep_their_levels(tmp_path) -> None:
     """Few different values are no measurement; and one brightest pixel is no marker."""
     mask = np.where(GRAY > 128, 1000, 0)
@@ -138,7 +145,7 @@ def test_a_mode_without_a_training_image_is_left_out(tmp_path) -> None:
     files = {"8 bits.png": file_of(photograph(), "PNG"), "16 bits.png": deep(GRAY, "uint16", "PNG")}
     reader = stored(tmp_path, files, {"a.jpg": file_of(photograph()), "float.tif": deep(GRAY, "float32")})
     reason = reader.manifest.splits["val"].skipped["float"]
-    assert reason.startswith("ValueError: no training image of mode F")
+    assert reason.startswith("ValueError: floating-point gray without known black and white levels")
     assert (list(reader.manifest.levels), reader.manifest.splits["train"].skipped) == (["I;16"], {})
 
 
