@@ -243,7 +243,12 @@ def _difference(data: DeviceTrainSet, here: machine.Machine) -> tuple[float, flo
     arrays = [array.allocate(len(batch.positions), shared=False) for array in plain.arrays]
     plain.fill(0, slice(len(batch.positions)), arrays)
     decode(batch.contents, here.device)  # here, the CPU does not help out
-    found = [crops.permute(0, 2, 3, 1).cpu().numpy() for crops in data.inputs(here).crops(batch)]
+    inputs = data.inputs(here)
+    found = [
+        view.permute(0, 2, 3, 1).cpu().numpy()
+        for crops, (_, count) in zip(inputs.crops(batch), inputs.kinds, strict=True)
+        for view in crops.chunk(count)
+    ]
     differences = [abs(a.astype(int) - b) for a, b in zip(found, arrays[:-1], strict=True)]
     return max(float(x.mean()) for x in differences), max(float(x.max()) for x in differences)
 

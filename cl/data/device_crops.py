@@ -57,10 +57,12 @@ class DeviceTrainSet:
     """The batches of a `TrainSet`, cropped on the device.
 
     resident: all images of the split, (n, 3, H, W) uint8 on the device, or None.
+    say: prints which JPEGs the device cannot decode.
     """
 
-    def __init__(self, plain: TrainSet, resident: Tensor | None) -> None:
-        self.plain, self.plan, self.resident = plain, plain.plan, resident
+    def __init__(self, plain: TrainSet, resident: Tensor | None, say: Callable[[str], None] = print) -> None:
+        self.plain, self.plan, self.resident, self.say = plain, plain.plan, resident, say
+        self.undecodable: set[int] = set()  # positions of JPEGs that the device could not decode
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[UncutBatch]:
         """Batches of steps start to stop - 1; with workers, a batch's memory is reused two batches later."""
@@ -71,7 +73,7 @@ class DeviceTrainSet:
             for step in steps:
                 self.plain.prefetch(step)
                 positions = self.plain.samples(step)[1]
-                contents = [content(self.plain.reader, position) for position in positions]
+                contents = [self._content(position) for position in positions.tolist()]
                 drawn = [array.allocate(len(positions), shared=False) for array in arrays]
                 self._draw(step, slice(0, len(positions)), drawn, [image[1:3] for image in contents])
                 yield self._batch(step, drawn, contents)
@@ -80,6 +82,19 @@ class DeviceTrainSet:
             filled = ring.filled(fill, steps, lambda _: self.plan.share, arrays, min(workers, MOST_WORKERS))
             for step, drawn in zip(steps, filled, strict=True):
                 yield self._batch(step, drawn, [])
+
+    def _content(self, position: int) -> Content:
+        return (on_cpu if position in self.undecodable else content)(self.plain.reader, position)
+
+    def leave_to_cpu(self, position: int) -> Content:
+        """An image whose file the device could not decode; from now on, the CPU decodes it."""
+        decoded = on_cpu(self.plain.reader, position)
+        self.undecodable.add(position)
+        count = len(self.undecodable)
+        if count == 10 ** (len(str(count)) - 1):  # 1, 10, 100, ...
+            key = self.plain.reader.keys[position].decode()
+            self.say(f"the GPU cannot decode {count} images so far, the last {key}: the CPU decodes them")
+        return decoded
 
     def _draw(self, step: int, rows: slice, arrays: list[np.ndarray], sizes: Sequence[Sequence[int]]) -> None:
         """Write the boxes and colours of some rows of a step's batch; `sizes`: of its images (H, W)."""
@@ -115,26 +130,31 @@ class CropOnDevice(ToDevice):
         self.data = data
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
-        """The crops of each view, (N, 3, S, S) uint8."""
+        """The crops, M equal views in one tensor (M N, 3, S, S) uint8."""
         assert isinstance(batch, UncutBatch)
-        if self.data.resident is not None:
-            images = self.data.resident.index_select(0, to_device(batch.positions, self.device))
-            boxes = to_device(batch.boxes, self.device)
-            for view, view_boxes in zip(self.views, boxes, strict=True):
-                yield resample.crop_all(images, view_boxes, view.size, view.interpolation)
-            return
-        decoded = self._decoded(batch)
-        for view, view_boxes in zip(self.views, batch.boxes.tolist(), strict=True):
-            yield resample.crop_each(decoded, view_boxes, view.size, view.interpolation)
+        resident = self.data.resident
+        decoded = self._decoded(batch.contents, batch.positions.tolist()) if resident is None else []
+        parts = batch.boxes.split([count for _, count in self.kinds])
+        for (view, count), boxes in zip(self.kinds, parts, strict=True):
+            boxes = boxes.flatten(0, 1)
+            if resident is None:
+                yield resample.crop_each(decoded * count, boxes.tolist(), view.size, view.interpolation)
+            else:
+                rows, boxes = (to_device(x, self.device) for x in (batch.positions.repeat(count), boxes))
+                images = resident.index_select(0, rows)
+                yield resample.crop_all(images, boxes, view.size, view.interpolation)
 
-    def _decoded(self, batch: UncutBatch) -> list[Tensor]:
-        """The images (3, H, W). If the device fails, the CPU decodes them, and its errors name the image."""
+    def _decoded(self, contents: list[Content], positions: list[int]) -> list[Tensor]:
+        """The images (3, H, W); the CPU decodes what the device cannot, and its errors name the image."""
         try:
-            return decode(batch.contents, self.device)
-        except RuntimeError:
-            reader = self.data.plain.reader
-            contents = [on_cpu(reader, position) for position in batch.positions.tolist()]
             return decode(contents, self.device)
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except RuntimeError:
+            if len(contents) == 1:
+                return decode([self.data.leave_to_cpu(positions[0])], self.device)
+            one_by_one = zip(contents, positions, strict=True)
+            return [self._decoded([image], [position])[0] for image, position in one_by_one]
 
 
 def content(reader: Reader, position: int) -> Content:
@@ -194,14 +214,14 @@ def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> Devi
     images = resident(data.reader, here)
     if images is not None:
         say(f"the images stay on {here.device}, which crops them")
-        return DeviceTrainSet(data, images)
+        return DeviceTrainSet(data, images, say)
     try:
         decode_jpeg(encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8)), device=here.device)
     except RuntimeError as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(f"{here.device} cannot decode JPEGs ({reason}): choose cropping=workers") from error
     say(f"{here.device} decodes colour JPEGs, this process other images, and {here.device} crops them all")
-    return DeviceTrainSet(data, None)
+    return DeviceTrainSet(data, None, say)
 
 
 def resident(reader: Reader, here: Machine) -> Tensor | None:

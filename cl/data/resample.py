@@ -28,9 +28,9 @@ def crop_all(images: Tensor, boxes: Tensor, size: int, interpolation: str) -> Te
         (N, 3, size, size) uint8, channels-last.
     """
     n, channels, height, width = images.shape
-    left, top, right, bottom = boxes.double().unbind(1)
-    across = weights(left, right, size, width, interpolation)  # (N, S, W)
-    down = weights(top, bottom, size, height, interpolation)  # (N, S, H)
+    starts, stops = boxes.double().view(n, 2, 2).permute(1, 2, 0).flatten(1)  # (2 N,): rows after columns
+    both = weights(starts, stops, size, max(height, width), interpolation)
+    across, down = both[:n, :, :width], both[n:, :, :height]  # (N, S, W) and (N, S, H)
     with _full_precision():
         x = images.reshape(n, channels * height, width).float() @ across.mT
         x = _whole(x).view(n, channels, height, size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 import torch
 from torch import Tensor
@@ -34,7 +35,8 @@ class ToDevice:
     """Moves a batch to the device, augments and normalises it; on a GPU, during the previous step."""
 
     def __init__(self, transform: Transform, views: list[View], here: Machine) -> None:
-        self.device, self.views, self.fused = here.device, views, here.fused
+        self.device, self.fused = here.device, here.fused
+        self.kinds = [(kind, len(list(equal))) for kind, equal in groupby(views)]
         self.mean, self.std = transform.mean_and_std(here.device)
         self.stream = torch.cuda.Stream(here.device) if here.device.type == "cuda" else None
         if self.stream:  # mean, std and resident images are still being copied
@@ -56,17 +58,19 @@ class ToDevice:
         return ready
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
-        """The crops of each view on the device, (N, 3, S, S) uint8."""
-        for images in batch.images:
-            yield to_device(images, self.device)
+        """The crops on the device, M equal views in one tensor (M N, 3, S, S) uint8."""
+        images = iter(batch.images)
+        for _, count in self.kinds:
+            yield torch.cat([to_device(view, self.device) for view in islice(images, count)])
 
     def _batch(self, batch: HostBatch) -> Batch:
-        views = [
-            augment(images, colour_params, view, mean=self.mean, std=self.std, fused=self.fused)
-            for images, colour_params, view in zip(
-                self.crops(batch), batch.colour_params, self.views, strict=True
-            )
-        ]
+        views: list[Tensor] = []
+        rows = batch.colour_params.split([count for _, count in self.kinds])
+        # Equal views together: a GPU is faster with fewer, larger operations.
+        for (view, count), images, colour_params in zip(self.kinds, self.crops(batch), rows, strict=True):
+            params = colour_params.flatten(0, 1)
+            ready = augment(images, params, view, mean=self.mean, std=self.std, fused=self.fused)
+            views += ready.chunk(count)
         labels, positions = (to_device(x, self.device) for x in (batch.labels, batch.positions))
         groups = None if batch.groups is None else to_device(batch.groups, self.device)
         return Batch(views, labels, positions, groups)

@@ -14,6 +14,7 @@ from cl.data.device_crops import CropOnDevice, DeviceTrainSet, on_device, reside
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
+from cl.data.to_device import HostBatch
 from cl.runtime.machine import Machine
 from pipeline.support.locations import transform
 from pipeline.support.pretraining import cropped
@@ -60,6 +61,13 @@ def on_cpu(data: TrainSet, here: Machine) -> DeviceTrainSet:
     return on_device(data, here, lambda sentence: None)
 
 
+def crops(data: DeviceTrainSet, batch: HostBatch, here: Machine) -> list[torch.Tensor]:
+    """The crops of each view, (N, 3, S, S) uint8."""
+    inputs = data.inputs(here)
+    together = zip(inputs.crops(batch), inputs.kinds, strict=True)
+    return [view for images, (_, count) in together for view in images.chunk(count)]
+
+
 def assert_equal(found: object, expected: object) -> None:
     """Two batches, in all but their images."""
     for field in fields(expected):  # type: ignore[arg-type]
@@ -80,7 +88,7 @@ def test_batches_are_those_of_the_workers(readers, params, here, kind, monkeypat
     crop = device.inputs(here)
     for expected, batch in zip(data.batches(0, steps, 0), device.batches(0, steps, 2), strict=True):
         assert_equal(batch, expected)
-        for found, view in zip(crop.crops(batch), expected.images, strict=True):
+        for found, view in zip(crops(device, batch, here), expected.images, strict=True):
             difference = (found.int() - view.int()).abs()
             assert difference.max() <= 2
             assert difference.float().mean() < 0.1
@@ -98,14 +106,13 @@ def test_two_processes_and_a_resumed_run_see_the_same_batches(readers, params, h
 
     def batches(rank: int, ranks: int, start: int) -> list[tuple[torch.Tensor, list[torch.Tensor]]]:
         data = on_cpu(plain(readers[kind], params, rank, ranks), here)
-        crop = data.inputs(here)
-        return [(batch.positions, list(crop.crops(batch))) for batch in data.batches(start, 6, 0)]
+        return [(batch.positions, crops(data, batch, here)) for batch in data.batches(start, 6, 0)]
 
     whole = batches(0, 1, 0)
     halves = [batches(rank, 2, 0) for rank in (0, 1)]
-    for step, (positions, crops) in enumerate(whole):
+    for step, (positions, views) in enumerate(whole):
         assert torch.equal(torch.cat([half[step][0] for half in halves]), positions)
-        for number, view in enumerate(crops):
+        for number, view in enumerate(views):
             assert torch.equal(torch.cat([half[step][1][number] for half in halves]), view)
     for expected, found in zip(whole[4:], batches(0, 1, 4), strict=True):
         assert torch.equal(found[0], expected[0])
@@ -154,18 +161,40 @@ def test_only_jpegs_in_colour_are_left_to_the_device(readers) -> None:
         assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels), key
 
 
-def test_a_batch_that_the_device_cannot_decode_is_decoded_by_the_cpu(
+def test_only_a_file_that_the_device_cannot_read_is_decoded_by_the_cpu(
     readers, params, here, monkeypatch
 ) -> None:
-    data = on_cpu(plain(readers["decoded"], params), here)
-    batch, crop = data[0], data.inputs(here)
-    expected = list(crop.crops(batch))
+    said: list[str] = []
+    data = on_device(plain(readers["decoded"], params), here, said.append)
+    batch = data[0]
+    expected = crops(data, batch, here)
+    said.clear()
+    bad = next(n for n, image in enumerate(batch.contents) if image.data.ndim == 1)
+    decode_jpeg = device_crops.decode_jpeg
 
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("nvjpegDecode failed: 5")
+    def broken(files: list[torch.Tensor], *options: object, **more: object) -> list[torch.Tensor]:
+        if any(np.array_equal(file.numpy(), batch.contents[bad].data) for file in files):
+            raise RuntimeError("nvjpegDecode failed: 4")
+        return decode_jpeg(files, *options, **more)
 
     monkeypatch.setattr(device_crops, "decode_jpeg", broken)
-    assert all(torch.equal(a, b) for a, b in zip(crop.crops(batch), expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(crops(data, batch, here), expected, strict=True))
+    assert data.undecodable == {int(batch.positions[bad])}
+    assert all(image.data.ndim == 3 for image in data[0].contents[bad : bad + 1]), "not tried again"
+    (sentence,) = said
+    assert data.plain.reader.keys[batch.positions[bad]].decode() in sentence
+
+
+@pytest.mark.parametrize("failure", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_full_memory_and_a_failing_gpu_stop_the_run(readers, params, here, monkeypatch, failure) -> None:
+    data = on_cpu(plain(readers["decoded"], params), here)
+
+    def broken(*_: object, **__: object) -> None:
+        raise failure("CUDA error")
+
+    monkeypatch.setattr(device_crops, "decode_jpeg", broken)
+    with pytest.raises(failure):
+        crops(data, data[0], here)
 
 
 def test_a_damaged_image_is_named(params, here, tmp_path) -> None:
@@ -174,7 +203,7 @@ def test_a_damaged_image_is_named(params, here, tmp_path) -> None:
     reader = stored(tmp_path, files, verify=False)
     data = DeviceTrainSet(plain(reader, params), None)
     with pytest.raises(ValueError, match=r"^3 cannot be decoded"):
-        list(data.inputs(here).crops(data[0]))
+        crops(data, data[0], here)
 
 
 def test_a_device_that_cannot_decode_is_refused(readers, params, here, monkeypatch) -> None:
