@@ -66,12 +66,13 @@ detectron2: $(ready)  ## Compile detectron2, for transfers with engine=detectron
 
 $(ready): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"cl needs Python 3.11 or newer, found {v.major}.{v.minor}; run make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)")'
-	$(PYTHON) -m venv .venv
-	command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
-	VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
-	VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --quiet --no-deps --no-build-isolation --editable .
-	pipeline/set_up.sh $(CURDIR)/.venv $(CURDIR)
-	touch $@
+	@echo "Installing 4.6 GB into .venv, in minutes"
+	@$(PYTHON) -m venv .venv
+	@command -v uv >/dev/null || { $(PYTHON) -m venv .venv/bootstrap && .venv/bootstrap/bin/pip install --quiet uv; }
+	@VIRTUAL_ENV=$(CURDIR)/.venv uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
+	@VIRTUAL_ENV=$(CURDIR)/.venv uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@pipeline/set_up.sh $(CURDIR)/.venv $(CURDIR)
+	@touch $@
 
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade
 lock:  ## Lock the newest versions of all dependencies, for .venv and for the image.

@@ -25,7 +25,7 @@ def main(name: str) -> None:
     outputs.require_inputs("analyze", name)
     progress = command.progress(name)
     here = command.find_machine(params)
-    params, train, val = locations.data(params, progress.say, f"analyses.{name}.")
+    params, train, val = locations.data(params)
     config: Any = params.analyses[name]
     config.check(train, val)
     backbone = backbones.build(params.backbone)

@@ -59,7 +59,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
         return backbone
     progress = command.progress(params.titles[name])
     here = command.find_machine(params)
-    params, reader, _ = locations.data(params, progress.say, f"baselines.{name}.")
+    params, reader, _ = locations.data(params)
     training = params.baselines[name].training
     assert training
     transform = locations.transform(params.dataset, reader.manifest.levels)

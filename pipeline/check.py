@@ -39,7 +39,7 @@ def main() -> None:
             raise
     if locations.SHARDS.is_dir() and not _inputs_of_prepare_changed():
         processes = 1 if "CL_LAUNCH" in os.environ else launch.processes()
-        check_data(*locations.data(params, say=lambda text: None), processes)
+        check_data(*locations.data(params), processes)
 
 
 def _write(text: str) -> None:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from cl.config import Params
 from cl.config.rules import check_data
+from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.transform import Transform
@@ -22,6 +23,8 @@ from cl.runtime.tensor_files import save_tensors
 from cl.training.checkpoints import optimizer_state, write_epochs
 from cl.training.loop import train
 from pipeline.support import command, locations, outputs, pretraining, provenance, runs
+
+FEW = 200  # images; trained from scratch on fewer, an encoder may be no better than an untrained one
 
 
 @click.command()
@@ -46,6 +49,8 @@ def main() -> None:
         checkpoints = run.checkpoints()
         task, optimizer, data = pretraining.prepare(params, here, bank, weights)
         tested = adaptation(params, task, data, queries)
+        if tested:
+            progress.say(tested.expectation)
         for line in _introduction(params, data, queries, here):
             progress.say(line)
         if not locations.is_temporary_copy():
@@ -98,7 +103,12 @@ def adaptation(params: Params, task: PretrainingTask, data: TrainSet, queries: R
 
 
 def _introduction(params: Params, data: TrainSet, queries: Reader, here: Machine) -> Iterator[str]:
-    """What will be trained, and how it is measured meanwhile."""
+    """Whether the images suffice, what will be trained, and how it is measured meanwhile."""
+    if len(data.reader) < FEW and not params.start_name:
+        yield (
+            f"{counted(len(data.reader), 'images')} are too few to learn from, expected {FEW} or more; "
+            "with a ready encoder, `cl embed --encoder torchvision:resnet50` and `cl classify` work at once"
+        )
     sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
     yield (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "

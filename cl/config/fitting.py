@@ -68,5 +68,5 @@ def _changes(before: Any, after: Any, place: str = "") -> Iterator[tuple[str, st
         for key, value in before.items():
             yield from _changes(value, after[key], f"{place}.{key}" if place else key)
     elif before != after:
-        old, new = (f"{value:g}" if isinstance(value, float) else f"{value}" for value in (before, after))
+        old, new = (f"{value:.3g}" if isinstance(value, float) else f"{value}" for value in (before, after))
         yield place, f"{old} to {new}"

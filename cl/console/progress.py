@@ -32,7 +32,7 @@ SCORES = {
     "loss": "loss {:.3f}",
     "knn_top1": "kNN {:.1f} %",
     "top1": "top-1 {:.1f} %",
-    "images_per_second": "{:.1f} images/s",
+    "images_per_second": "{:.1f}/s",
 }
 
 

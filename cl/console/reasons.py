@@ -7,6 +7,7 @@ from cl.console.wording import counted
 
 NUMBER = re.compile(r"(\d+)")
 MOST = 5  # printed reasons
+SUFFIX = "with suffix "
 
 
 def grouped(reasons: Counter[str]) -> Counter[str]:
@@ -29,9 +30,17 @@ def grouped(reasons: Counter[str]) -> Counter[str]:
 
 def lines(reasons: Counter[str], things: str = "files") -> list[str]:
     """A line for each of the most frequent reasons, and one for all others."""
-    ranked = grouped(reasons).most_common()
+    ranked = _with_one_line_for_suffixes(grouped(reasons)).most_common()
     text = [f"left out {counted(count, things)}: {reason}" for reason, count in ranked[:MOST]]
     if rest := ranked[MOST:]:
         others = counted(sum(count for _, count in rest), things)
         text.append(f"left out {others} for {counted(len(rest), 'other reasons')}")
     return text
+
+
+def _with_one_line_for_suffixes(counts: Counter[str]) -> Counter[str]:
+    """The files with other suffixes than an image's as one reason, which names the most frequent ones."""
+    suffixes = {reason: count for reason, count in counts.most_common() if reason.startswith(SUFFIX)}
+    shown = ", ".join(reason.removeprefix(SUFFIX) for reason in list(suffixes)[:MOST])
+    more = ", ..." if len(suffixes) > MOST else ""
+    return +(counts - Counter(suffixes) + Counter({f"{SUFFIX}{shown}{more}": sum(suffixes.values())}))

@@ -1,5 +1,6 @@
 """Adaptation: is the encoder that was trained on from `init` better than its start, on held-out images?"""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cl.console.wording import counted
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
@@ -21,6 +23,7 @@ from cl.statistics import PairedComparison, judge, separated
 
 MOST = 20_000  # images of each split on which the two encoders are compared
 NEIGHBOURS = 10  # training images that an image and a part of it should share
+SEEN_OF_300 = 3.0  # points that 300 images tell (docs/results/compare.md)
 START, ADAPTED = "the start encoder", "the adapted encoder"
 
 
@@ -86,6 +89,18 @@ class Adaptation:
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
         self.before = self._features()
         check_start(backbone, self.before.train)
+
+    @property
+    def expectation(self) -> str:
+        """What the held-out images can tell, known before the training."""
+        images = self.sets[1].positions
+        groups = len(np.unique(self._groups(images)))
+        smallest = SEEN_OF_300 * math.sqrt(300 / groups)
+        known = f"held out: {counted(len(images), 'labelled images' if self.labelled else 'images')}"
+        if groups < len(images):
+            known += f" of {counted(groups, 'groups')}"
+        few = "; hold out 100 or more (dataset.holdout), or expect the start back" if groups < 100 else ""
+        return f"{known}, which hardly tell differences below {smallest:.1f} points{few}"
 
     def keep_better(self, seed: int) -> Outcome:
         """Compare the encoders, and leave the better one in the backbone; a collapsed one is worse."""

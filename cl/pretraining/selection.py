@@ -11,6 +11,7 @@ from cl.pretraining import collapse
 from cl.pretraining.collapse import FEWEST
 
 MEASURE = "effective_rank"
+SPREAD = "its embeddings spread over"
 END = 0.25  # the last fraction of the run, whose trend is tested
 LEVEL = 0.05  # significance level of the test
 
@@ -37,7 +38,7 @@ def verdict(rows: Rows, width: int, images: float = math.inf, *, negatives: bool
     """
     last = int(rows[-1]["epoch"])
     if len(rows) < FEWEST:
-        sentence = f"fewer than {FEWEST} epochs do not show whether the encoder still improves"
+        sentence = f"too short to tell whether the encoder still improves (at least {FEWEST} epochs)"
         return Verdict("unknown", sentence)
     if first := _collapsed_since(rows, width, images):
         advice = collapse.remedy(negatives=negatives)
@@ -48,9 +49,9 @@ def verdict(rows: Rows, width: int, images: float = math.inf, *, negatives: bool
     end = [float(row[MEASURE]) for row in rows[-max(FEWEST, round(END * len(rows))) :]]
     if kendalltau(range(len(end)), end, alternative="greater").pvalue < LEVEL:
         longer = f"train longer, for example with -S optim.epochs={2 * len(rows)}"
-        sentence = f"still improving at epoch {last}, the last ({MEASURE} rises); {longer}"
+        sentence = f"still improving at epoch {last}, the last ({SPREAD} more and more dimensions); {longer}"
         return Verdict("still improving", sentence)
-    return Verdict("finished", f"finished at epoch {last}, the last: {MEASURE} has stopped rising")
+    return Verdict("finished", f"finished at epoch {last}, the last: {SPREAD} no more dimensions than before")
 
 
 def _collapsed_since(rows: Rows, width: int, images: float) -> int | None:

@@ -22,7 +22,7 @@ def evaluate(
     """Add the numbers of the evaluation `name` over its seeds to the results; returns reduced parameters."""
     given = params.evaluations[name].model_dump()
     progress = command.progress(name, params.titles.get(results.baseline or ""))
-    params, train, val = locations.data(params, progress.say, f"evaluations.{name}.")
+    params, train, val = locations.data(params)
     config: Any = params.evaluations[name]
     config.check(train, val)
     here = command.find_machine(params)

@@ -76,21 +76,20 @@ def missing(transfers: dict[str, Transfer]) -> Iterator[str]:
             yield f"transfers.{name} will need {folder}, which does not exist yet"
 
 
-def data(params: Params, say: Callable[[str], None], about: str = "") -> tuple[Params, Reader, Reader]:
+def data(params: Params, say: Callable[[str], None] | None = None) -> tuple[Params, Reader, Reader]:
     """The parameters as they fit the images, and the images of both splits.
 
     Args:
         say: told what was changed for a few images of your own.
-        about: the first part of the names of the parameters to tell about.
 
     Raises:
         ValueError: see `reader`; or the method cannot be trained on so few images.
     """
     train, val = (reader(split, params.dataset) for split in ("train", "val"))
     params, changes = for_few_images(params, train, val)
-    fitted_to = [f"{name} from {change}" for name, change in changes.items() if name.startswith(about)]
-    if fitted_to:
-        say(f"fitted to {len(train)} training and {len(val)} validation images: {', '.join(fitted_to)}")
+    if say and changes:
+        fitted_to = ", ".join(f"{name} from {change}" for name, change in changes.items())
+        say(f"fitted to {len(train)} training and {len(val)} validation images: {fitted_to}")
     return params, train, val
 
 

@@ -88,7 +88,7 @@ def test_a_log_file_gets_lines_within_an_epoch(monkeypatch, rarely, within) -> N
     assert [4 * float(line.split("epoch ")[1].split("/")[0]) for line in lines] == within
     for line in lines:
         loss = "" if "0.25/2" in line else "loss 5.500, "
-        assert re.fullmatch(rf"pretrain: epoch [\d.]+/2, {loss}\d+[.]\d images/s", line)
+        assert re.fullmatch(rf"pretrain: epoch [\d.]+/2, {loss}\d+[.]\d/s", line)
         assert len(line) <= 80
 
 
@@ -126,5 +126,5 @@ def test_the_time_left_is_always_visible_on_a_terminal_of_80_columns() -> None:
         assert all(re.search(r" (-:--:--|\d+:\d\d:\d\d)( |$)", bar) for bar in bars)
         assert any(re.search(r" \d+:\d\d:\d\d ", bar) for bar in bars), "it is never known"
     assert any(re.search(r"\d:\d\d:\d\d epoch 1, loss 12.3", line) for line in shown)
-    epoch = r"pretrain: epoch 1, loss 12.346, kNN 67.9 %, \d+[.]\d images/s"
+    epoch = r"pretrain: epoch 1, loss 12.346, kNN 67.9 %, \d+[.]\d/s"
     assert any(re.fullmatch(epoch, line) for line in shown)

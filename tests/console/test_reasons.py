@@ -26,6 +26,11 @@ def test_the_most_frequent_reasons_are_printed_and_the_others_counted() -> None:
     assert len(said) == MOST + 1
     assert said[-1] == "left out 3 images for 2 other reasons"
     assert lines(Counter()) == []
+    suffixes = Counter({f"with suffix .{letter}": count for count, letter in enumerate("abcdef", 1)})
+    assert lines(suffixes + Counter(hidden=1)) == [
+        "left out 21 files: with suffix .f, .e, .d, .c, .b, ...",
+        "left out 1 file: hidden",
+    ]
 
 
 def test_the_numbers_of_dicom_are_one_reason() -> None:

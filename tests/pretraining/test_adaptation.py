@@ -44,6 +44,9 @@ def test_only_a_better_encoder_replaces_its_start(
 ) -> None:
     encoder = Colours(before)
     run = adaptation(encoder, params, here, shard_folder, labelled=labelled)
+    images = len(Reader(shard_folder, "val"))
+    assert run.expectation.startswith(f"held out: {images} {'labelled ' if labelled else ''}images, which")
+    assert f"below {3 * (300 / images) ** 0.5:.1f} points; hold out 100" in run.expectation
     encoder.load_state_dict(Colours(after).state_dict())
     outcome = run.keep_better(seed=0)
     assert outcome.comparison.verdict == verdict

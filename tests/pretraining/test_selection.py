@@ -37,7 +37,7 @@ def test_a_rank_that_rises_at_the_end_is_still_improving() -> None:
 def test_a_rank_that_does_not_rise_at_the_end_is_finished(ranks) -> None:
     found = verdict(rows(ranks), WIDTH)
     assert found.state == "finished"
-    assert "effective_rank has stopped rising" in found.sentence
+    assert "no more dimensions" in found.sentence
 
 
 def test_only_the_last_quarter_counts() -> None:
@@ -77,7 +77,7 @@ def test_few_epochs_show_neither_a_trend_nor_a_lasting_collapse(epochs) -> None:
     found, collapsed = (verdict(rows(ranks), WIDTH) for ranks in (RISING[:epochs], [1.0] * epochs))
     assert found.state == collapsed.state == "unknown"
     assert found.sentence == collapsed.sentence
-    assert "fewer than 5 epochs" in found.sentence
+    assert "at least 5 epochs" in found.sentence
     assert verdict(rows([1.0] * 5), WIDTH).state == "collapsed"
 
 
