@@ -43,7 +43,12 @@ class RemoteFiles:
         self._cache, self._cached_in, self._shards = cache, cached_in, shards
         self._urls = [f"{store.rstrip('/')}/{shard.name}" for shard in shards]
         total = sum(shard.bytes for shard in shards)
-        self._check_room(store, total * min(1.0, 2 * WINDOW * CHUNK / len(index)))
+        needed = ROOM * total * min(1.0, 2 * WINDOW * CHUNK / len(index))
+        if cache.limit < needed:  # too small to fetch each piece once per epoch
+            raise ValueError(
+                f"{store} needs a cache of at least {int(needed) + 1} bytes, found {cache.limit}: "
+                f"set CL_CACHE_GB={needed / 1e9 + 0.01:.2f} or more"
+            )
         sizes = stores.sizes(store)
         if sizes is not None:
             for number, shard in enumerate(shards):
@@ -57,15 +62,6 @@ class RemoteFiles:
         self._begins = (self._shard << SHARD_BITS) + self._start
         self._versions: dict[int, str] = {}
         self._begin()
-
-    def _check_room(self, url: str, two_windows: float) -> None:
-        """Check that the cache is large enough to fetch each piece once per epoch."""
-        needed = ROOM * two_windows
-        if self._cache.limit < needed:
-            raise ValueError(
-                f"{url} needs a cache of at least {int(needed) + 1} bytes, found {self._cache.limit}: "
-                f"set CL_CACHE_GB={needed / 1e9 + 0.01:.2f} or more"
-            )
 
     def _begin(self) -> None:
         """Create the lock and the queue, which do not survive a fork."""

@@ -2,7 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods import Setup
 from cl.methods._shared import cld
 from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
 from cl.networks.passes import in_passes
@@ -23,19 +22,15 @@ class Config(cld.ClusterConfig, QueueMethodConfig):
         return LARGE
 
 
-class Method(QueueMethod):
+class Method(cld.ClusterMethod, QueueMethod):
     """Wang et al. 2021, eq. 4, on MoCo: the mean over the queries, plus lambda times the clusters' loss."""
-
-    def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup)
-        self.clustering = config.group
-        self.group_head = cld.cluster_head(config.projector, self.projector)  # its name is in checkpoints
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """The contrasts of MoCo for both queries, and two between the queries and each other's clusters."""
-        encode = cld.two_heads(self.backbone, self.projector, self.group_head)
         keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
-        both = in_passes(encode, [*batch.views[:2], *batch.views[LARGE:]], separate=2)  # (N, 2, D) each
+        both = in_passes(
+            self.embed_twice, [*batch.views[:2], *batch.views[LARGE:]], separate=2
+        )  # (N, 2, D) each
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
         return instances + cld.cluster_contrasts(both, self.clustering)

@@ -2,7 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods import Setup
 from cl.methods._shared import cld
 from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks.passes import in_passes
@@ -18,18 +17,12 @@ class Config(cld.ClusterConfig, BankConfig):
     kind: Literal["npid_cld"]
 
 
-class Method(MemoryBankMethod):
+class Method(cld.ClusterMethod, MemoryBankMethod):
     """Wang et al. 2021, eq. 4, on NPID: the mean over the views, plus lambda times the clusters' loss."""
-
-    def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup)
-        self.clustering = config.group
-        self.group_head = cld.cluster_head(config.projector, self.projector)  # its name is in checkpoints
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """The contrasts of NPID, and two between the first two views and each other's clusters."""
-        encode = cld.two_heads(self.backbone, self.projector, self.group_head)
-        both = in_passes(encode, batch.views, separate=2)  # (N, 2, D) each
+        both = in_passes(self.embed_twice, batch.views, separate=2)  # (N, 2, D) each
         queries = [x[:, 0] for x in both]
         self.remember_views(queries, batch)
         return self.against_bank(queries, batch) + cld.cluster_contrasts(both, self.clustering)

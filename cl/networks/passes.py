@@ -65,23 +65,15 @@ def encode_in_microbatches(module: nn.Module, microbatches: int) -> None:
         return
     for backbone in encoders(module):
         backbone.microbatches = microbatches  # type: ignore[assignment]
-        backbone.forward = partial(_forward, backbone, backbone.forward)
+        backbone.forward = partial(in_microbatches, backbone, backbone.forward)
 
 
-def _forward(network: nn.Module, encode: Encoder, images: Tensor) -> Tensor:
-    return in_microbatches(encode, images, microbatches_of(network))
-
-
-def microbatches_of(network: nn.Module) -> int:
-    """In how many parts a network encodes a batch."""
-    return getattr(network, "microbatches", 1) if network.training else 1
-
-
-def in_microbatches(encode: Encoder, images: Tensor, microbatches: int) -> Tensor:
-    """`encode` of the images, one microbatch at a time.
+def in_microbatches(network: nn.Module, encode: Encoder, images: Tensor) -> Tensor:
+    """`encode` of the images by the network, in training one microbatch at a time.
 
     The backward pass encodes each microbatch again, so the activations of only one exist at a time.
     """
+    microbatches: int = getattr(network, "microbatches", 1) if network.training else 1
     if microbatches == 1:
         return encode(images)
     parts = images.chunk(microbatches)

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.networks.passes import in_microbatches, microbatches_of
+from cl.networks.passes import in_microbatches
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import to_device
 
@@ -112,7 +112,7 @@ def _stitched_features(
         features = [after(stitch(maps, way).flatten(0, 1)).unflatten(0, (n, 2)) for way in directions]
         return torch.cat(features, 1)  # (n, E, width)
 
-    return in_microbatches(encode, patches, microbatches_of(backbone)).flatten(0, 1)
+    return in_microbatches(backbone, encode, patches).flatten(0, 1)
 
 
 def cut(images: Tensor, grid: int) -> Tensor:

@@ -28,7 +28,7 @@ class Negatives:
         padded: whether `selected` is padded with -1, because queries have different numbers of columns.
 
     Raises:
-        ValueError: no columns remain after exclusion or selection, or both of these are given.
+        ValueError: no columns remain after exclusion or selection.
     """
 
     rows: Tensor
@@ -40,14 +40,10 @@ class Negatives:
     padded: bool = False
 
     def __post_init__(self) -> None:
-        if self.selected is None:
-            if self._excluded_count >= len(self.rows):
-                raise ValueError(f"no negatives remain: each query excludes all {len(self.rows)} rows")
-            return
-        if self.excluded is not None:
-            raise ValueError("give excluded or selected columns, not both")
-        if self.selected.shape[1] == 0:
-            raise ValueError("no negatives remain: `selected` does not have any columns")
+        assert self.excluded is None or self.selected is None, "excluded or selected columns, not both"
+        columns = len(self.rows) - self._excluded_count if self.selected is None else self.selected.shape[1]
+        if columns <= 0:
+            raise ValueError(f"no negatives remain: each query leaves out all {len(self.rows)} rows")
 
     @classmethod
     def of_other_images(

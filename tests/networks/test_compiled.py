@@ -42,15 +42,16 @@ def network(groups: int, microbatches: int) -> TinyBackbone:
     torch.manual_seed(0)
     network = TinyBackbone().double()
     set_groups(network, groups, microbatches)
+    network.microbatches = microbatches  # type: ignore[assignment]
     return network.train()
 
 
-def step(network: TinyBackbone, images: torch.Tensor, microbatches: int) -> torch.Tensor:
+def step(network: TinyBackbone, images: torch.Tensor) -> torch.Tensor:
     """Two passes with a gradient, one without, and the running statistics of all three."""
-    total = sum(in_microbatches(network, images + n, microbatches).square().mean() for n in range(2))
+    total = sum(in_microbatches(network, network, images + n).square().mean() for n in range(2))
     total.backward()
     with torch.no_grad():
-        in_microbatches(network, images, microbatches)
+        in_microbatches(network, network, images)
     update_running_stats(network)
     return total.detach()
 
@@ -73,7 +74,7 @@ def assert_compiled_once(groups: int, microbatches: int) -> None:
     compile_forward(compiled, counter)
     for number in range(4):
         images = images_of(number)
-        torch.testing.assert_close(step(compiled, images, microbatches), step(plain, images, microbatches))
+        torch.testing.assert_close(step(compiled, images), step(plain, images))
     assert counter.frame_count == 2
     assert list(compiled.state_dict()) == names
     for name, value in plain.state_dict().items():
@@ -116,7 +117,7 @@ def test_a_compiled_network_continues_exactly_from_a_checkpoint(backend: str, tm
         optimizer = torch.optim.SGD(compiled.parameters(), 0.1, momentum=0.9)
         assert store.restore(compiled, optimizer, print)[0] == first
         for number in range(first, 4):
-            step(compiled, images_of(number), 1)
+            step(compiled, images_of(number))
             optimizer.step()
             optimizer.zero_grad()
             if number == 1:

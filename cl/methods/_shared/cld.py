@@ -6,10 +6,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.methods import MethodConfig
+from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.kmeans import batch_clusters
 from cl.networks import heads
-from cl.networks.passes import Encoder, l2_normalize
+from cl.networks.passes import l2_normalize
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.base_config import BaseConfig
@@ -56,21 +56,20 @@ class ClusterConfig(MethodConfig):
             )
 
 
-def cluster_head(config: heads.Config, projector: nn.Sequential) -> nn.Module:
-    """A layer parallel to the projector's last one, for embeddings that are clustered."""
-    last = projector[-1]
-    assert isinstance(last, nn.Linear), "ClusterConfig refuses batch norm there"
-    return heads.build(config.model_copy(update={"hidden": []}), last.in_features)
+class ClusterMethod(BaseMethod):
+    """A method with a layer parallel to the projector's last one, for embeddings that are clustered."""
 
+    def __init__(self, config: ClusterConfig, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.clustering, last = config.group, self.projector[-1]
+        assert isinstance(last, nn.Linear), "ClusterConfig refuses batch norm there"
+        head = config.projector.model_copy(update={"hidden": []})
+        self.group_head = heads.build(head, last.in_features)  # its name is in checkpoints
 
-def two_heads(backbone: nn.Module, projector: nn.Sequential, head: nn.Module) -> Encoder:
-    """The encoder from (N, 3, H, W) to (N, 2, D): an image's embedding, and the one that is clustered."""
-
-    def encode(images: Tensor) -> Tensor:
-        hidden = projector[:-1](backbone(images))
-        return l2_normalize(torch.stack([projector[-1](hidden), head(hidden)], 1))
-
-    return encode
+    def embed_twice(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) to (N, 2, D) unit rows: an image's embedding, and the one that is clustered."""
+        hidden = self.projector[:-1](self.backbone(images))
+        return l2_normalize(torch.stack([self.projector[-1](hidden), self.group_head(hidden)], 1))
 
 
 def cluster_contrasts(both: list[Tensor], config: Clustering) -> list[Contrast]:
@@ -79,7 +78,7 @@ def cluster_contrasts(both: list[Tensor], config: Clustering) -> list[Contrast]:
     A centre represents many images, so the data's groups do not apply.
 
     Args:
-        both: V x (N, 2, D), of `two_heads`; the loss between images has V terms, that between clusters two.
+        both: V x (N, 2, D), of `embed_twice`; the loss between images has V terms, that between clusters two.
     """
     first, second = both[0][:, 1], both[1][:, 1]
     with torch.autocast(first.device.type, enabled=False):
