@@ -161,8 +161,6 @@ def clone(tmp_path: Path) -> Path:
         ("moco --source {clone}", "is with facebookresearch/moco at 132aea9; run `git -C {clone} checkout"),
         ("moco --only moco_v4", "--only moco_v4 is not .*: moco_v1, moco_v2, moco_v2_two_processes"),
         ("knn", "lightly-ai/lightly at e8d317f or vturrisi/solo-learn at 9187ea3"),
-        ("--table --save", ""),
-        ("--table moco", ""),
         ("--save", ""),
         ("--only moco_v1", ""),
     ],

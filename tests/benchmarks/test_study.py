@@ -1,8 +1,6 @@
 """The stage of studies: which rows it accepts, and the experiments that it asks DVC for."""
 
-import json
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +13,6 @@ from benchmarks import study as stage
 from benchmarks.studies import Row, Study
 from cl import config
 from cl.report.experiments import Experiment
-from tests.support.clone import KNN, finished
 from tests.support.project import ROOT, compose
 from tests.support.study import VALUES
 
@@ -198,39 +195,3 @@ def test_every_arm_of_a_study_composes(name: str, tmp_path: Path, monkeypatch) -
             for number in settings.numbers()
         }
         assert numbers >= {study.quantities[quantity][1] for quantity in study.of(arm)}
-
-
-@pytest.mark.slow
-def test_runs_are_recorded_once_and_missing_ones_are_queued(project, tmp_path_factory) -> None:
-    clone = finished(project, tmp_path_factory)
-    few = [*KNN, "transfer=[]", "analysis=[]", "baseline=[]"]
-    values = VALUES | {"settings": few, "comparisons": VALUES["comparisons"][:1], "seeds": [0, 1]}
-    values["arms"] = {"a": ["loss=dcl"], "b": ["loss=infonce"]}
-    path = clone.folder / stage.STUDIES / "tiny.yaml"
-    path.write_text(json.dumps(values))  # JSON is YAML too
-    said = clone.run(sys.executable, "-m", "benchmarks.study", "tiny", "--run")
-    assert "4 of 4 runs have finished" in said
-    results = clone.folder / stage.RESULTS
-    recorded = (results / "tiny.csv").read_text()
-    assert [line.split(",")[:2] for line in recorded.splitlines()[1:]] == [
-        list(x) for x in ("a0", "b0", "a1", "b1")
-    ]
-    path.with_name("short.yaml").write_text(path.read_text())
-    clone.run(sys.executable, "-m", "benchmarks.study", "short", "--short")
-    without_dvc = [line.split(",")[:3] for line in (results / "short.csv").read_text().splitlines()]
-    assert without_dvc == [line.split(",")[:3] for line in recorded.splitlines()]
-    path.write_text(json.dumps(values | {"seeds": [0, 1, 2]}))
-    for _ in range(2):
-        clone.run(sys.executable, "-m", "benchmarks.study", "tiny")
-    commit, parent = clone.run("git", "log", "--format=%H", "-2").split()
-    made = {line.split(",")[4] for line in recorded.splitlines()[1:]}
-    assert made == {commit[:10], parent[:10]}, (
-        "the clone's first run was made before its lock file was committed"
-    )
-    queue = clone.dvc("queue", "status")
-    assert [queue.count(f"tiny-{arm}-2") for arm in "ab"] == [1, 1]
-    assert (results / "tiny.csv").read_text() == recorded
-    (results / "tiny.csv").unlink()
-    path.write_text(json.dumps(values | {"arms": values["arms"] | {"b": ["loss=dclw"]}}))
-    said = clone.run(sys.executable, "-m", "benchmarks.study", "tiny", code=1)
-    assert "experiment tiny-b-0 was run with parameters that differ from the study's; `dvc exp remove" in said

@@ -4,11 +4,10 @@ import os
 import shutil
 
 import pytest
-from PIL import Image as Picture
 
 from cl.data.reader import Reader
-from cl.sources._shared.class_folders import class_folders
-from tests.support.tiny import write_shards
+from tests.support.pictures import file_of, photograph
+from tests.support.tiny import stored
 
 
 def test_a_shard_of_another_size_is_refused(shard_folder, tmp_path) -> None:
@@ -48,14 +47,8 @@ def test_a_shard_that_changes_while_it_is_read_is_detected(shard_folder, tmp_pat
 
 
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:
-    root = tmp_path / "own"
-    for split in ("train", "val"):
-        (root / split / "cat").mkdir(parents=True)
-        Picture.new("RGB", (20, 30)).save(root / split / "cat" / "whole.jpg")
-    content = (root / "train" / "cat" / "whole.jpg").read_bytes()
-    (root / "train" / "cat" / "half.jpg").write_bytes(content[:-10])
-    write_shards(class_folders(root), tmp_path / "shards", 4, verify=False)
-    reader = Reader(tmp_path / "shards", "train")
+    files = {"cat/whole.jpg": file_of(photograph()), "cat/half.jpg": file_of(photograph())[:-10]}
+    reader = stored(tmp_path, files, verify=False)
     position = [key.decode() for key in reader.keys].index("cat/half")
     with pytest.raises(ValueError, match=r"^cat/half cannot be decoded \(.*\): .* dataset.verify=true$"):
         reader.pixels(position)

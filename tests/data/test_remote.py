@@ -105,22 +105,6 @@ def test_no_piece_is_fetched_twice_by_two_processes(folder, server, cache) -> No
     assert len(server.ranges_sent()) == len(set(server.ranges_sent())) >= 40
 
 
-def test_reading_ahead_overlaps_the_waits(folder, server, tmp_path) -> None:
-    seconds = []
-    for ahead in (False, True):
-        reader = Reader(folder, "train", server.url, Cache(tmp_path / str(ahead), 10**9))
-        server.delay = 0.05
-        began = time.monotonic()
-        for start in range(0, 96, 8):
-            if ahead:
-                reader.prefetch(np.arange(start, 96))
-            for position in range(start, start + 8):
-                reader.read(position)
-        seconds.append(time.monotonic() - began)
-        server.delay = 0.0
-    assert seconds[0] > 2 * seconds[1]
-
-
 def test_reading_ahead_starts_again_after_a_fork(folder, server, cache) -> None:
     reader = Reader(folder, "train", server.url, cache)
     server.go.clear()

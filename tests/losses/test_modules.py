@@ -217,35 +217,6 @@ def test_the_bank_is_lightlys() -> None:
     assert torch.equal(restored(z0, z1), losses[0](z0, z1))
 
 
-def lightlys_example(NTXentLoss: type[nn.Module]) -> list[float]:  # noqa: N803
-    """The training loop of lightly's SimCLR example, on random pictures; rounding grows, so in float64."""
-    import torchvision
-    from lightly.models.modules import SimCLRProjectionHead
-
-    torch.manual_seed(0)
-    resnet = torchvision.models.resnet18()
-    backbone = nn.Sequential(*list(resnet.children())[:-1])
-    model = nn.Sequential(backbone, nn.Flatten(), SimCLRProjectionHead(512, 512, 128)).double()
-    criterion = NTXentLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.06)
-    losses = []
-    for _ in range(3):
-        x0, x1 = torch.rand(2, 8, 3, 32, 32).double()
-        z0, z1 = model(x0), model(x1)
-        loss = criterion(z0, z1)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def test_lightlys_example_with_only_the_import_changed() -> None:
-    from lightly.loss import NTXentLoss
-
-    assert lightlys_example(cl.InfoNCELoss) == pytest.approx(lightlys_example(NTXentLoss), rel=1e-4)
-
-
 def computed() -> dict[str, Tensor]:
     """Each loss of this process's part of 12 images, and its gradients, as the whole batch's."""
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ from torch import Tensor
 from cl.networks.queue import NO_GROUP
 from cl.objective.batch import Batch
 from tests.support.loops import assert_same_gradients, cross_entropy, normal, projections
-from tests.support.methods import IMAGES, TAU, build, mean_loss, task_of, views
+from tests.support.methods import IMAGES, TAU, build, mean_loss, views
 
 POSITIONS = torch.tensor([90, 3, 41, 0, 95])
 
@@ -65,10 +65,3 @@ def test_an_image_is_no_negative_of_its_group_once_it_was_in_a_batch() -> None:
         ours = mean_loss(method, batch_at(positions, inputs, torch.tensor(groups)))
         assert_same_gradients(method, ours, loop(method, inputs, positions, known))
     assert int((method.groups != NO_GROUP).sum()) == 9
-
-
-def test_groups_are_saved_with_the_classifier() -> None:
-    first, second = (task_of(build("exemplar")) for _ in range(2))
-    first(batch_at(POSITIONS, views(5), torch.tensor([0, 1, 0, -1, 2])))
-    second.load_state_dict(first.state_dict())
-    assert second.method.groups[POSITIONS].tolist() == [0, 1, 0, -1, 2]

@@ -1,7 +1,5 @@
 """Images of one group are never negatives of each other: every method against a masked dense loss."""
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor
@@ -145,14 +143,3 @@ def test_all_queries_without_negatives_give_a_loss_of_zero(name) -> None:
     loss.backward()
     assert loss == 0
     assert all(p.grad is None or torch.equal(p.grad, torch.zeros_like(p)) for p in task.parameters())
-
-
-def test_groups_are_saved_with_the_queue() -> None:
-    task = task_of(build("moco"))
-    batch, _ = grouped("moco", {}, 0)
-    task(batch)
-    task.after_step(0.5)
-    other = copy.deepcopy(task.method.queue)
-    other.groups.fill_(NO_GROUP)
-    other.load_state_dict(task.method.queue.state_dict())
-    assert (other.groups != NO_GROUP).sum() == IMAGES

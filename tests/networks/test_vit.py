@@ -126,14 +126,9 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
             "timm backbone.name=test_convnext method=moco_v3 patches=fast",
             "does not take the images of 16 px from views.random, cut into patches",
         ),
-        (
-            "timm backbone.name=test_convnext method=cpc_v2",
-            "does not take the images of 16 px from views.random, cut into patches",
-        ),
         ("timm backbone.name=bat_resnext26ts transfer=[]", "bat_resnext26ts.* does not take the images"),
         ("vit_tiny_patch4 evaluations.linear.blocks=13", "blocks=13 needs .* found 12 .*; choose blocks=12"),
         ("timm evaluations.linear.blocks=4", "blocks=4 needs .* found 0 .*; choose blocks=null"),
-        ("resnet18 evaluations.linear.blocks=4", "blocks=4 needs .* choose blocks=null"),
         (
             "vit_tiny_patch4 method=moco_v3 patches=fast patches.stage=stage2 patches.pairs=drawn",
             "patches.stage=stage2 needs the stages of one .* choose patches.stage=final",
@@ -153,10 +148,6 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
             r"transfers.voc_fpn needs .*\(it has maps of stride 14\); choose for",
         ),
         ("resnet18_lab transfer=[voc_c4]", r"voc_c4 needs one network .* two .*; choose transfer=\[\]"),
-        (
-            "resnet18_lab method=moco_v3 patches=fast patches.stage=stage1 patches.pairs=adjacent",
-            "patches.stage=stage1 needs the stages of one .* choose patches.stage=final",
-        ),
         ("timm backbone.name=mixer_s16_224", r"images of any size; .*mixer_s16_224.* \(Input height \(64\)"),
         (
             "timm backbone.name=test_efficientnet backbone.checkpointing=true",

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.memory import growth
 from cl.objective import log_partition as module
@@ -12,6 +13,23 @@ from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from tests.support.objective import dense, exclusions, l2_normalize, masked
 
+GROUPS = torch.tensor([0, 1, 1, 2, -5, 0, 3]), torch.tensor([0, 0, 1, 3, 3, 4, 1, -5, 4, 2, 0])
+
+
+def assert_dense(queries: Tensor, negatives: Negatives, left_out: Tensor | None, temperature: float) -> None:
+    """Values, and gradients to both sides, of a random weighting of the queries."""
+    weight = torch.randn(len(queries), dtype=torch.float64)
+    sides = {queries, negatives.rows}
+    ours, theirs = (
+        (value, *torch.autograd.grad((value * weight).sum(), sides))
+        for value in (
+            log_partition(queries, negatives, temperature),
+            dense(queries, negatives.rows, left_out, temperature),
+        )
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11 / min(temperature, 1.0))
+
 
 @pytest.mark.parametrize("block", [4, 7, 1024])
 @pytest.mark.parametrize(
@@ -19,40 +37,22 @@ from tests.support.objective import dense, exclusions, l2_normalize, masked
     [(7, 11, 2, 1e-3), (5, 9, 0, 0.07), (9, 13, 1, 1.0), (8, 8, 3, 100.0), (1, 2, 1, 0.07), (5, 9, 0, 1e-3)],
 )
 def test_equals_the_dense_form(blocks_of, block, n, k, e, temperature) -> None:
-    """K is not a multiple of the block; values and gradients to both sides."""
+    """K is not a multiple of the block."""
     blocks_of(block)
     queries, negatives = l2_normalize(n, 5).requires_grad_(), l2_normalize(k, 5).requires_grad_()
     excluded = exclusions(n, k, e) if e else None
-    weight = torch.randn(n, dtype=torch.float64)
     left_out = None if excluded is None else masked(n, k, excluded)
-    results = []
-    for value in (
-        log_partition(queries, Negatives(negatives, excluded, unit=False), temperature),
-        dense(queries, negatives, left_out, temperature),
-    ):
-        results.append((value, *torch.autograd.grad((value * weight).sum(), (queries, negatives))))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11 / temperature)
+    assert_dense(queries, Negatives(negatives, excluded, unit=False), left_out, temperature)
 
 
 @pytest.mark.parametrize("mutual", [True, False])
 def test_queries_that_are_the_negatives(blocks_of, mutual) -> None:
     """Each block above the diagonal serves twice, but only where exclusions are mutual."""
     blocks_of(4)
-    n = 10
-    embeddings = l2_normalize(n, 5).requires_grad_()
-    itself = torch.arange(n)
-    excluded = torch.stack([itself, itself ^ 1], 1) if mutual else torch.stack([itself, (itself + 3) % n], 1)
+    embeddings, itself = l2_normalize(10, 5).requires_grad_(), torch.arange(10)
+    excluded = torch.stack([itself, itself ^ 1 if mutual else (itself + 3) % 10], 1)
     assert module._mutual(excluded) is mutual
-    weight = torch.randn(n, dtype=torch.float64)
-    results = []
-    for value in (
-        log_partition(embeddings, Negatives(embeddings, excluded, unit=False), 0.2),
-        dense(embeddings, embeddings, masked(n, n, excluded), 0.2),
-    ):
-        results.append((value, torch.autograd.grad((value * weight).sum(), embeddings)[0]))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert_dense(embeddings, Negatives(embeddings, excluded, unit=False), masked(10, 10, excluded), 0.2)
 
 
 def test_gradcheck() -> None:
@@ -73,23 +73,8 @@ def test_float32_stays_near_float64(temperature) -> None:
 
 def test_rows_that_are_not_unit() -> None:
     queries, negatives = 30 * l2_normalize(6, 4), 20 * l2_normalize(9, 4)
-    ours = log_partition(queries, Negatives(negatives, unit=False), 0.1)
-    torch.testing.assert_close(ours, dense(queries, negatives, None, 0.1))
-
-
-def test_selected_columns(monkeypatch) -> None:
-    monkeypatch.setattr(selection, "GATHERED", 40)
-    queries, negatives = l2_normalize(6, 4).requires_grad_(), l2_normalize(9, 4).requires_grad_()
-    selected = exclusions(6, 9, 3)
-    value = log_partition(queries, Negatives(negatives, selected=selected), 0.2)
-    reference = (queries @ negatives.T / 0.2).gather(1, selected).logsumexp(1)
-    torch.testing.assert_close(value, reference)
-    for ours, theirs in zip(
-        torch.autograd.grad(value.sum(), (queries, negatives)),
-        torch.autograd.grad(reference.sum(), (queries, negatives)),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs)
+    sides = queries.requires_grad_(), Negatives(negatives.requires_grad_(), unit=False)
+    assert_dense(*sides, None, 0.1)
 
 
 def test_no_negative_that_counts_is_refused() -> None:
@@ -98,8 +83,6 @@ def test_no_negative_that_counts_is_refused() -> None:
         Negatives(rows, both)
     with pytest.raises(ValueError, match="no negatives remain"):
         Negatives(rows, selected=torch.empty(3, 0, dtype=torch.int64))
-    with pytest.raises(ValueError, match="not both"):
-        Negatives(rows, both, both)
 
 
 def test_memory_is_linear() -> None:
@@ -110,56 +93,35 @@ def test_memory_is_linear() -> None:
     assert growth(lambda: log_partition(z, negatives, 0.1).sum().backward()) < 50 * 2**20
 
 
-GROUPS = torch.tensor([0, 1, 1, 2, -5, 0, 3]), torch.tensor([0, 0, 1, 3, 3, 4, 1, -5, 4, 2, 0])
-
-
 @pytest.mark.parametrize("block", [4, 1024])
 @pytest.mark.parametrize("temperature", [1e-3, 0.2])
+@pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("way", ["neither", "excluded", "selected"])
-def test_columns_of_the_querys_own_group_do_not_count(
-    monkeypatch, blocks_of, block, temperature, way
-) -> None:
+def test_columns_that_do_not_count(monkeypatch, blocks_of, block, temperature, grouped, way) -> None:
+    """A query counts all, all but some or only some of the columns, but none of its own group."""
     blocks_of(block)
     monkeypatch.setattr(selection, "GATHERED", 40)
     queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
     chosen = exclusions(7, 11, 6 if way == "selected" else 2)
-    left_out = GROUPS[0][:, None] == GROUPS[1]
+    left_out = (GROUPS[0][:, None] == GROUPS[1]) & grouped
     if way == "excluded":
         left_out = left_out | masked(7, 11, chosen)
     elif way == "selected":
         left_out = left_out | ~masked(7, 11, chosen)
     columns = {} if way == "neither" else {way: chosen}
-    grouped = Negatives(negatives, **columns, query_groups=GROUPS[0], row_groups=GROUPS[1], unit=False)
-    value = log_partition(queries, grouped, temperature)
-    reference = dense(queries, negatives, left_out, temperature)
-    torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
-    sides = (queries, negatives)
-    for ours, theirs in zip(
-        torch.autograd.grad(value.sum(), sides), torch.autograd.grad(reference.sum(), sides), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10 / temperature)
+    groups = {"query_groups": GROUPS[0], "row_groups": GROUPS[1]} if grouped else {}
+    assert_dense(queries, Negatives(negatives, **columns, **groups, unit=False), left_out, temperature)
 
 
 @pytest.mark.parametrize("block", [4, 1024])
-def test_groups_where_the_queries_are_the_negatives(blocks_of, block) -> None:
-    """The blocks above the diagonal serve twice here too; one tensor of groups for both sides."""
+@pytest.mark.parametrize("shift", [0, 1])
+def test_groups_where_the_queries_are_the_negatives(blocks_of, block, shift) -> None:
+    """Blocks above the diagonal serve twice here too, but not where rows have other groups as negatives."""
     blocks_of(block)
-    embeddings = l2_normalize(7, 5).requires_grad_()
-    groups = GROUPS[0]
-    negatives = Negatives(embeddings, query_groups=groups, row_groups=groups, unit=False)
-    value = log_partition(embeddings, negatives, 0.2)
-    reference = dense(embeddings, embeddings, groups[:, None] == groups, 0.2)
-    torch.testing.assert_close(value, reference)
-    ours, theirs = (torch.autograd.grad(x.sum(), embeddings)[0] for x in (value, reference))
-    torch.testing.assert_close(ours, theirs)
-
-
-def test_rows_may_be_of_other_groups_as_queries_than_as_negatives() -> None:
-    both = l2_normalize(7, 5)
-    groups = GROUPS[0], GROUPS[0].roll(1)
-    value = log_partition(both, Negatives(both, query_groups=groups[0], row_groups=groups[1]), 0.2)
-    reference = dense(both, both, groups[0][:, None] == groups[1], 0.2)
-    torch.testing.assert_close(value, reference, rtol=1e-11, atol=1e-11)
+    embeddings, groups = l2_normalize(7, 5).requires_grad_(), GROUPS[0]
+    of_rows = groups.roll(shift) if shift else groups
+    negatives = Negatives(embeddings, query_groups=groups, row_groups=of_rows, unit=False)
+    assert_dense(embeddings, negatives, groups[:, None] == of_rows, 0.2)
 
 
 @pytest.mark.parametrize("way", ["neither", "selected", "symmetric"])
