@@ -1,4 +1,7 @@
-"""Losses, one file each: a pydantic `Config` and `loss(term, config, progress)`."""
+"""Losses, one file each: a pydantic `Config` and `loss(term, config, progress)`.
+
+`loss` gives a scalar: of contrasts, the mean of L_i over queries and positives, in nats.
+"""
 
 from typing import ClassVar
 

@@ -24,9 +24,6 @@ def loss(views: TwoViews, config: Config, progress: float) -> Tensor:
     C is the cross-correlation of the coordinates over the images of all ranks. All ranks compute the same
     loss, and its gradient reaches every rank's rows, so the mean over ranks equals the gradient of a single
     process. In the authors' code it does not, and their gradient is 1 / ranks of the true one.
-
-    Returns:
-        Scalar, at least 0.
     """
     correlation = views.cross_correlation()  # (D, D)
     diagonal = correlation.diagonal()

@@ -17,9 +17,5 @@ class Config(LossConfig):
 
 
 def loss(agreement: Agreement, config: Config, progress: float) -> Tensor:
-    """Squared distance of unit vectors, L_i = 2 - 2 q_i . p_i (BYOL, eq. 2).
-
-    Returns:
-        Mean over queries and positives; scalar in [0, 4].
-    """
+    """Squared distance of unit vectors, L_i = 2 - 2 q_i . p_i in [0, 4] (BYOL, eq. 2)."""
     return agreement.squared_distances().mean()

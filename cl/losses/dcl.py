@@ -21,8 +21,5 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
     L_i = Z_i - s_i, with s_i the positive logit and Z_i the log-partition over the negatives of query i.
     May be negative: unlike InfoNCE, it is not bounded below by 0.
-
-    Returns:
-        Mean over queries and positives, in nats; scalar.
     """
     return contrast.mean_over_queries(contrast.negative_log_partition()[:, None] - contrast.positive_logits())

@@ -25,9 +25,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     L_i = softplus(log(n g_i) - s_i), g_i = (mean w_k exp(s_k) - tau_plus mean exp(s_i)) / (1 - tau_plus), at
     least exp(-1 / temperature). Weights of the n negatives are proportional to exp(beta s_k), 1 in the mean:
     mean w_k exp(s_k) = exp(Z(1 + beta) - Z(beta)), with Z(b) the log-partition of b s_k, and Z(0) = log n.
-
-    Returns:
-        Mean over queries and positives, in nats; scalar.
     """
     positive, log_count = contrast.positive_logits(), contrast.negative_counts.clamp(min=1).log()
     weights = contrast.negative_log_partition(config.beta) if config.beta else log_count  # (N,)

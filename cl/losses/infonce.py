@@ -24,9 +24,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     L_i = log(exp s_i + (alpha / n) sum_k exp(q_i . k / temperature)) - s_i
     = softplus(Z_i + log(alpha / n) - s_i), with s_i the positive logit and Z_i the log-partition over the n
     negatives of query i. Never negative.
-
-    Returns:
-        Mean over queries and positives, in nats; scalar.
     """
     negative = contrast.negative_log_partition()  # (N,)
     if config.alpha is not None:

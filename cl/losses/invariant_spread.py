@@ -20,9 +20,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
     L_i = -log P(p | i) - sum_k log(1 - P(k | i)), with P the softmax over the positive and the negatives of
     query i. If there are several positives, each has its own softmax with the negatives.
-
-    Returns:
-        Mean over queries and positives, in nats; scalar.
     """
     positive = contrast.positive_logits()  # (N, P)
     partition = torch.logaddexp(contrast.negative_log_partition()[:, None], positive)

@@ -31,9 +31,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     the mean and covariance of the query's M' keys. q . mu / tau is the mean of its positive logits and
     q' Sigma q / tau^2 their variance, so no D x D matrix is needed. With one key or lambda = 0, it is
     InfoNCE against the mean key.
-
-    Returns:
-        Mean over queries, in nats; scalar.
     """
     logits = contrast.positive_logits()  # (N, P)
     mean = logits.mean(1)

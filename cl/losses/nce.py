@@ -23,9 +23,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     The posterior h = P / (P + n / M), with P = exp(s) / Z over M candidates, is logistic in the logit:
     L_i = softplus(b_i - s_i) + sum_k softplus(q_i . k / temperature - b_i), b_i = log n_i + log(Z / M).
     The method estimates log(Z / M), its `log_normalizer`, once.
-
-    Returns:
-        Mean over queries and positives, in nats; scalar.
     """
     assert contrast.log_normalizer is not None, "the need of a normalizer"
     bias = contrast.negative_counts.clamp(min=1).log() + contrast.log_normalizer  # (N,)

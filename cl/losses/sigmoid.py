@@ -20,9 +20,6 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
 
     L_i = softplus(b_i - s_i) + sum_k softplus(q_i . k / temperature - b_i), with s_i the positive logit and
     b_i = log n_i for n_i negatives: logits of 0 predict positives as often as they occur.
-
-    Returns:
-        Mean over queries and positives, in nats; scalar.
     """
     bias = contrast.negative_counts.clamp(min=1).log()  # (N,)
     positive = F.softplus(bias[:, None] - contrast.positive_logits())

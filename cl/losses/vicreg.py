@@ -30,9 +30,6 @@ def loss(views: TwoViews, config: Config, progress: float) -> Tensor:
     the standard deviation; c the sum of the squared covariances of different coordinates, divided by D. The
     mean over coordinates in s and the factor 1 / 2 of v follow the authors' code, not eq. 5 and 6: the
     weights 25, 25 and 1 are meant for them. Statistics are over the images of all ranks.
-
-    Returns:
-        Scalar, at least 0.
     """
     a, b = views.covariances()  # (D, D) each
     invariance = (views.first - views.second).square().mean()

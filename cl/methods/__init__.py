@@ -124,10 +124,7 @@ class BaseMethod(nn.Module):
         return l2_normalize(self.projector(self.backbone(images)))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Called before the forward pass of an epoch's first step; epochs count from 0.
-
-        It is not called when a run resumes within an epoch, so its results must be kept in buffers.
-        """
+        """Called before an epoch's first step, from epoch 0; a resumed run needs its results in buffers."""
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""

@@ -66,9 +66,8 @@ class Method(PredictorMethod):
         If all rows belong to the embedding's group, the embedding itself is the neighbour.
         """
         size = max(1, SIMILARITIES // len(self.queue.rows))
-        if groups is None:
-            return torch.cat([self._nearest_rows(block) for block in embeddings.split(size)])
-        blocks = zip(embeddings.split(size), groups.split(size), strict=True)
+        sides = [embeddings] if groups is None else [embeddings, groups]
+        blocks = zip(*(side.split(size) for side in sides), strict=True)
         return torch.cat([self._nearest_rows(*block) for block in blocks])
 
     def _nearest_rows(self, embeddings: Tensor, groups: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Forward passes: which views share batch statistics, and how many images are encoded at a time."""
+"""Forward passes: which views share batch statistics, how many images are encoded at a time, compiling."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cl.networks.batch_norm import recomputing
+from cl.networks.batch_norm import GroupBatchNorm, recomputing
 
 Encoder = Callable[[Tensor], Tensor]
 
@@ -81,3 +81,22 @@ def in_microbatches(network: nn.Module, encode: Encoder, images: Tensor) -> Tens
         return torch.cat([encode(part) for part in parts])
     again = partial(checkpoint, encode, use_reentrant=False, context_fn=recomputing)
     return torch.cat([again(part) for part in parts])
+
+
+def compile_forward(network: nn.Module, backend: str | Callable = "inductor") -> None:
+    """Compile the forward pass of a network in place, into one graph for each kind of pass.
+
+    Kinds differ in the size of images and in whether gradients are needed, not in what a network keeps
+    between passes. Names of parameters and buffers stay.
+    """
+    forward = torch.compile(network.forward, backend=backend)
+
+    def run(images: Tensor) -> Tensor:
+        result = forward(images)
+        if network.training:
+            for norm in network.modules():
+                if isinstance(norm, GroupBatchNorm):
+                    norm.keep()
+        return result
+
+    network.forward = run

@@ -27,10 +27,7 @@ class Task(nn.Module):
         self.machine, self.seed = machine, seed
 
     def begin_epoch(self, epoch: int) -> None:
-        """Called before the forward pass of an epoch's first step; epochs count from 0.
-
-        It is not called when a run resumes within an epoch, so its results must be kept in buffers.
-        """
+        """Called before an epoch's first step, from epoch 0; a resumed run needs its results in buffers."""
 
     def begin_step(self, step: int, progress: float) -> None:
         """Called before `forward`; `progress` in [0, 1) is the fraction of steps done.

@@ -20,8 +20,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.methods import BaseMethod, Setup
 from cl.networks import backbones
-from cl.networks.compiled import compile_forward
-from cl.networks.passes import encode_in_microbatches, encoders
+from cl.networks.passes import compile_forward, encode_in_microbatches, encoders
 from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine

@@ -2,7 +2,9 @@
 
 import copy
 
+import pytest
 import torch
+from timm.layers import BatchNormAct2d
 from torch import nn
 
 from cl.networks import batch_norm
@@ -10,9 +12,11 @@ from cl.networks.batch_norm import GroupBatchNorm, has_batch_norm, set_groups, u
 from tests.support.tiny import TinyBackbone
 
 
-def test_group_batch_norm_is_batch_norm_of_each_group() -> None:
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, BatchNormAct2d])
+def test_group_batch_norm_is_batch_norm_of_each_group(kind) -> None:
+    """With the activation that timm's convolutional networks have in their norms."""
     torch.manual_seed(0)
-    plain = nn.BatchNorm2d(4).double()
+    plain = kind(4).double()
     with torch.no_grad():
         plain.weight.uniform_(), plain.bias.uniform_()
     grouped = GroupBatchNorm(copy.deepcopy(plain), 3)

@@ -13,8 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from benchmarks.gpu.roofline.fake_gpu import pretended_ranks
 from cl.networks import backbones
 from cl.networks.batch_norm import set_groups, update_running_stats
-from cl.networks.compiled import compile_forward
-from cl.networks.passes import in_microbatches
+from cl.networks.passes import compile_forward, in_microbatches
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import pretraining
 from tests.support.backbones import config
@@ -27,7 +26,7 @@ A_RUN = """
 import torch
 from torch._dynamo.utils import counters
 from cl.networks.batch_norm import set_groups
-from cl.networks.compiled import compile_forward
+from cl.networks.passes import compile_forward
 from tests.support.tiny import TinyBackbone
 
 network = TinyBackbone().train()

@@ -1,18 +1,15 @@
 """Vision transformers as in MoCo v3, and all others through timm."""
 
-import copy
 import math
 from pathlib import Path
 
 import pytest
 import timm
 import torch
-from timm.layers import BatchNormAct2d
 
 from cl import config
 from cl.networks import backbones
 from cl.networks.backbones import Backbone, vit
-from cl.networks.batch_norm import GroupBatchNorm
 from tests.support.project import compose
 
 
@@ -81,19 +78,6 @@ def test_features_are_the_class_token_or_the_average(tmp_path) -> None:
         expected = tokens[:, 0] if pool == "cls" else tokens[:, 1:].mean(1)
         torch.testing.assert_close(ours(images), expected)
         assert ours(images[..., :16, :16]).shape == (2, ours.fc_features), "other sizes are interpolated"
-
-
-def test_a_norm_with_an_activation_keeps_it_in_groups() -> None:
-    """As timm's convolutional networks have it, after each group's own normalisation."""
-    norm = BatchNormAct2d(4).double()
-    parts = [copy.deepcopy(norm) for _ in range(3)]
-    x = torch.randn(12, 4, 5, 5, dtype=torch.float64)
-    grouped = GroupBatchNorm(copy.deepcopy(norm), 3)
-    expected = torch.cat([part(rows) for part, rows in zip(parts, x.chunk(3), strict=True)])
-    assert (expected >= 0).all()
-    torch.testing.assert_close(grouped(x), expected)
-    assert grouped.state_dict().keys() == norm.state_dict().keys()
-    torch.testing.assert_close(grouped.eval()(x), norm.eval()(x))
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ def test_a_batch_mean_is_over_the_queries() -> None:
     queries = l2_normalize(3, 4)
     contrast = Contrast(queries, queries[:, None], Negatives(l2_normalize(5, 4)))
     assert contrast.batch_mean(torch.tensor([[1.0], [2.0], [6.0]])) == 3
+    some, _ = grouped(1)
+    values = torch.randn(6, 1, dtype=torch.float64)
+    torch.testing.assert_close(some.batch_mean(values), values[REST].mean(0), msg="of those with negatives")
     same = torch.zeros(5, dtype=torch.int64)
     alone = Contrast(
         queries, queries[:, None], Negatives(l2_normalize(5, 4), query_groups=same[:3], row_groups=same)
@@ -79,19 +82,13 @@ def test_a_loss_leaves_out_queries_without_negatives(kind) -> None:
     q, p, k = contrast.queries, contrast.positives, contrast.negatives.rows
     settings = {"temperature": 0.2, "log_normalizer": contrast.log_normalizer}
     alone = [Contrast(q[[i]], p[[i]], Negatives(k[counted[i]]), **settings) for i in REST]
-    if kind != "dclw":  # its weights are those of the whole batch: next test
+    if kind != "dclw":  # its weights are those of the whole batch
         losses = torch.stack([module.loss(one, config, 0.5) for one in alone])
         torch.testing.assert_close(ours, losses.mean())
     gradient = torch.autograd.grad(ours, (q, p, k))
     assert all(x.isfinite().all() for x in gradient)
     assert torch.equal(gradient[0][LONELY], torch.zeros(5, dtype=torch.float64))
     assert gradient[0][REST].abs().sum() > 0
-
-
-def test_dclws_weights_are_those_of_the_queries_that_count() -> None:
-    contrast, _ = grouped(1)
-    values = torch.randn(6, 1, dtype=torch.float64)
-    torch.testing.assert_close(contrast.batch_mean(values), values[REST].mean(0))
 
 
 def test_distances_are_of_the_positive_pairs() -> None:
@@ -113,26 +110,3 @@ def test_distances_are_of_the_positive_pairs() -> None:
             length * first, length * second[:, None], Negatives(l2_normalize(3, 5), unit=unit), 0.2
         )
         torch.testing.assert_close(other.squared_distances(), expected)
-
-
-def test_the_cross_correlation_is_that_of_its_formula() -> None:
-    """C_ij = sum a_i b_j / sqrt(sum a_i^2 sum b_j^2), centred, over the batch (Barlow Twins, eq. 2)."""
-    first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64)
-    ours = TwoViews(first, second).cross_correlation()
-    expected = torch.corrcoef(torch.cat([first, second], 1).T)[:4, 4:]
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)  # 1e-5 is added to the variances
-
-
-def test_the_covariances_are_unbiased() -> None:
-    """The sum over images of centred products, divided by their number less one (VICReg, eq. 3)."""
-    first, second = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, 4, dtype=torch.float64)
-    for ours, view in zip(TwoViews(first, second).covariances(), (first, second), strict=True):
-        torch.testing.assert_close(ours, torch.cov(view.T), rtol=1e-12, atol=1e-14)
-
-
-def test_a_partition_of_sharper_logits_is_that_of_a_lower_temperature() -> None:
-    contrast, counted = grouped(1)
-    found = contrast.negative_log_partition(3.0)
-    for row in REST:
-        logits = 3 * (contrast.negatives.rows[counted[row]] @ contrast.queries[row]) / 0.2
-        torch.testing.assert_close(found[row], logits.logsumexp(0), rtol=1e-12, atol=1e-12)

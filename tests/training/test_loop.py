@@ -6,8 +6,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -52,17 +53,25 @@ def power_cut_after(at: int) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def train(shard_folder, params, here, quiet, tmp_path) -> Callable[..., tuple[tasks.SupervisedTask, list]]:
+    """Trains the tiny network; if `saving`, with a checkpoint after every step."""
+
+    def run(*, saving: bool = False, **arguments: Any) -> tuple[tasks.SupervisedTask, list]:
+        if saving:
+            arguments["checkpoints"] = Checkpoints(tmp_path, 0)
+        return train_tiny(shard_folder, params, here, quiet, **arguments)
+
+    return run
+
+
 @pytest.mark.parametrize(("at", "settings"), [(1, {}), (7, {}), *((4, settings) for settings in OPTIMIZERS)])
-def test_a_run_cut_anywhere_continues_to_the_same_weights(
-    shard_folder, params, here, quiet, tmp_path, at, settings
-) -> None:
+def test_a_run_cut_anywhere_continues_to_the_same_weights(train, tmp_path, at, settings) -> None:
     """Also in mid-epoch: 3 steps per epoch, a checkpoint after every step; the rows are the same too."""
-    whole, rows = train_tiny(shard_folder, params, here, quiet, settings=settings)
+    whole, rows = train(settings=settings)
     with power_cut_after(at):
-        train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), settings=settings)
-    resumed, again = train_tiny(
-        shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), settings=settings
-    )
+        train(saving=True, settings=settings)
+    resumed, again = train(saving=True, settings=settings)
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
     for a, b in zip(rows, again, strict=True):
@@ -71,7 +80,7 @@ def test_a_run_cut_anywhere_continues_to_the_same_weights(
         ]
 
 
-def test_a_stopped_run_has_saved(shard_folder, params, here, quiet, tmp_path, monkeypatch) -> None:
+def test_a_stopped_run_has_saved(train, tmp_path, monkeypatch) -> None:
     """However long the write takes; only then may the process end."""
     real = checkpoints.save_tensors
 
@@ -81,20 +90,14 @@ def test_a_stopped_run_has_saved(shard_folder, params, here, quiet, tmp_path, mo
 
     monkeypatch.setattr(checkpoints, "save_tensors", slowly)
     with pytest.raises(StoppedError, match="after step 4"):
-        train_tiny(
-            shard_folder,
-            params,
-            here,
-            quiet,
+        train(
             checkpoints=Checkpoints(tmp_path, 60),
             each_epoch=lambda epoch: os.kill(os.getpid(), signal.SIGTERM) or {},
         )
     assert newest_step(tmp_path) == 4
 
 
-def test_the_table_of_epochs_grows_and_has_each_epoch_once_if_the_run_is_cut(
-    shard_folder, params, here, quiet, tmp_path
-) -> None:
+def test_the_table_of_epochs_grows_and_has_each_epoch_once_if_the_run_is_cut(train, tmp_path) -> None:
     """The run is cut after two epochs, and continues from a checkpoint within the second one."""
     seen: list[list[str]] = []
 
@@ -107,19 +110,17 @@ def test_the_table_of_epochs_grows_and_has_each_epoch_once_if_the_run_is_cut(
         return {}
 
     with power_cut_after(6):
-        train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), each_epoch=look)
+        train(saving=True, each_epoch=look)
     assert [*seen, epochs()] == [[], ["1"], ["1", "2"]]
     seen.clear()
     (tmp_path / "step-000000006.safetensors").unlink()
-    train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0), each_epoch=look)
+    train(saving=True, each_epoch=look)
     assert [*seen, epochs()] == [["1"], ["1", "2"], ["1", "2", "3"], ["1", "2", "3", "4"]]
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".safetensors"}
 
 
 @pytest.mark.parametrize(("at", "then"), [(3, [1, 2, 3]), (4, [2, 3])])
-def test_an_epoch_begins_once_even_if_the_run_is_cut(
-    shard_folder, params, here, quiet, tmp_path, monkeypatch, at, then
-) -> None:
+def test_an_epoch_begins_once_even_if_the_run_is_cut(train, tmp_path, monkeypatch, at, then) -> None:
     """Three steps per epoch: a run cut after step 3 resumes with epoch 1, one cut within it with epoch 2."""
     calls: list[str] = []
     monkeypatch.setattr(
@@ -129,34 +130,30 @@ def test_an_epoch_begins_once_even_if_the_run_is_cut(
         tasks.SupervisedTask, "begin_step", lambda self, step, progress: calls.append(f"step {step}")
     )
     with power_cut_after(at):
-        train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0))
+        train(saving=True)
     assert calls[:2] == ["step 0", "epoch 0"], "random numbers of an epoch come from its first step"
     calls.clear()
-    train_tiny(shard_folder, params, here, quiet, checkpoints=Checkpoints(tmp_path, 0))
+    train(saving=True)
     assert [call for call in calls if call.startswith("epoch")] == [f"epoch {epoch}" for epoch in then]
 
 
-def test_a_task_hears_how_much_is_done(shard_folder, params, here, quiet, monkeypatch) -> None:
+def test_a_task_hears_how_much_is_done(train, monkeypatch) -> None:
     heard: list[float] = []
     monkeypatch.setattr(tasks.SupervisedTask, "after_step", lambda self, progress: heard.append(progress))
-    train_tiny(shard_folder, params, here, quiet)
+    train()
     assert heard == pytest.approx([(step + 1) / 12 for step in range(12)])
 
 
-def test_measuring_after_an_epoch_changes_nothing(shard_folder, params, here, quiet) -> None:
+def test_measuring_after_an_epoch_changes_nothing(train) -> None:
     """It happens in eval mode, and training continues in train mode."""
-    plain, _ = train_tiny(shard_folder, params, here, quiet)
-    measured, rows = train_tiny(
-        shard_folder, params, here, quiet, each_epoch=lambda epoch: {"seen": float(epoch)}
-    )
+    plain, _ = train()
+    measured, rows = train(each_epoch=lambda epoch: {"seen": float(epoch)})
     assert [row["seen"] for row in rows] == [1.0, 2.0, 3.0, 4.0]
     for name, value in plain.state_dict().items():
         assert torch.equal(measured.state_dict()[name], value), name
 
 
-def test_clipping_bounds_the_gradient_of_all_parameters_together(
-    shard_folder, params, here, quiet, monkeypatch
-) -> None:
+def test_clipping_bounds_the_gradient_of_all_parameters_together(train, monkeypatch) -> None:
     """With a small bound, plain gradient descent moves by exactly the rate times the bound."""
     moved = []
 
@@ -171,17 +168,15 @@ def test_clipping_bounds_the_gradient_of_all_parameters_together(
         "warmup_epochs": 0,
         "clip": 1e-3,
     }
-    _, rows = train_tiny(shard_folder, params, here, quiet, settings=settings)
+    _, rows = train(settings=settings)
     lengths = [float((b - a).norm()) for a, b in itertools.pairwise(moved)]
     assert lengths == pytest.approx([rows[0]["lr"] * 1e-3] * len(lengths), rel=1e-3)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(shard_folder, params, here, quiet) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run(train) -> None:
     message = r"the loss is nan at step \d+ \(loss nan, largest logit .*, learning rate .*Lower"
     with pytest.raises(FloatingPointError, match=message):
-        train_tiny(
-            shard_folder, params, here, quiet, settings={"epochs": 15, "base_lr": 1e38, "warmup_epochs": 0}
-        )
+        train(settings={"epochs": 15, "base_lr": 1e38, "warmup_epochs": 0})
 
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:

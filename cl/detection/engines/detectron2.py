@@ -112,30 +112,18 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
     """Copy the backbone's tensors into the detector; returns which tensors were copied and which are new.
 
     Raises:
-        ValueError: a tensor of the backbone lacks a counterpart, or its counterpart has another shape.
+        ValueError: a tensor of the backbone lacks a counterpart of its shape.
     """
-    ours = network.state_dict()
-    theirs = in_detectron2(backbone.state_dict())
-    places = {name: _place(name, ours) for name in theirs}
-    for name, value in theirs.items():
-        target = ours[places[name]]
-        if target.shape != value.shape:
+    ours, copied = network.state_dict(), []
+    for name, value in in_detectron2(backbone.state_dict()).items():
+        candidates = [f"{prefix}{name}" for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.")]
+        places = [place for place in candidates if place in ours and ours[place].shape == value.shape]
+        if len(places) != 1:
             raise ValueError(
-                f"{name} has shape {list(value.shape)} in the backbone, "
-                f"but {list(target.shape)} in detectron2's model"
+                f"{name} of the backbone, of shape {list(value.shape)}, has {len(places)} counterparts in "
+                "detectron2's model, expected one"
             )
-        target.copy_(value)
-    new = [name for name in set(ours) - set(places.values()) if "num_batches" not in name]
-    return {"from the backbone": sorted(places.values()), "new": sorted(new)}
-
-
-def _place(name: str, tensors: dict[str, Tensor]) -> str:
-    """Where a tensor of the backbone belongs among the detector's tensors."""
-    candidates = [f"{prefix}{name}" for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.")]
-    places = [candidate for candidate in candidates if candidate in tensors]
-    if len(places) != 1:
-        raise ValueError(
-            f"{name} of the backbone has {len(places)} counterparts in detectron2's model, "
-            f"expected one: {places}"
-        )
-    return places[0]
+        ours[places[0]].copy_(value)
+        copied += places
+    new = [name for name in set(ours) - set(copied) if "num_batches" not in name]
+    return {"from the backbone": sorted(copied), "new": sorted(new)}
