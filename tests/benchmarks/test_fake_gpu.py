@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.gpu.roofline.backward import backward
 from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
-from benchmarks.gpu.roofline.operations import Gpu, Operation
 from cl.runtime.machine import Machine, to_device
 
 
@@ -81,58 +80,6 @@ def test_gradients_are_float32_and_laid_out_as_their_parameters() -> None:
     assert set(products) == {"convolution", "convolution_backward", "addmm", "mm"}
     assert {each.precision for each in products.values()} == {"bf16"}
     assert products["convolution"].flops == 2 * (2 * 8 * 2 * 2) * 8  # of the second
-
-
-def test_bytes_of_operations() -> None:
-    """Tensors that are read and written; a table only where it is read; batch norm reads its rows twice."""
-    with FakeGpu() as gpu:
-        x, table = torch.empty(10, 4, device=GPU), torch.empty(1000, 4, device=GPU)
-        rows = torch.zeros(10, dtype=torch.int64, device=GPU)
-        gpu.clear()
-        x + x  # one tensor, read once
-        x.add_(table[0].expand(10, 4))  # the expanded row is 16 bytes
-        table[rows]
-        table[rows] = x
-        x.copy_(x + 1)
-        F.batch_norm(x, None, None, training=True)
-        torch.zeros_like(x)
-    sizes = [(each.name, each.bytes) for each in gpu.operations]
-    statistics = 2 * 4 * 4
-    assert sizes == [
-        ("add", 320),
-        ("add_", 160 + 16 + 160),
-        ("index", 320 + 80),
-        ("index_put_", 320 + 80),
-        ("add", 320),
-        ("copy_", 320),
-        ("native_batch_norm", 2 * 160 + 160 + statistics),
-        ("zeros_like", 160),
-    ]
-
-
-def test_the_floor_is_the_slower_of_arithmetic_and_memory() -> None:
-    card = Gpu({"bf16": 100.0, "tf32": 50.0, "fp32": 10.0}, 10.0)
-    assert Operation("mm", 200, 10, "bf16").seconds(card) == 2
-    assert Operation("mm", 200, 10, "fp32").seconds(card) == 20
-    assert Operation("relu", 0, 30, "bf16").seconds(card) == 3
-    gpu = FakeGpu()
-    gpu.operations = [Operation(name, 0, 10, "fp32") for name in ("relu_", "threshold_backward", "add")]
-    assert gpu.floor(card) == 3
-    assert gpu.costs(card) == {"relu": 2, "add": 1}
-
-
-def test_peak_memory() -> None:
-    with FakeGpu() as gpu:
-        x = torch.empty(256, device=GPU, requires_grad=True)
-        assert gpu.used == 1024
-        y = (2 * x).exp().exp()  # both results are saved; 2 x is not
-        assert (gpu.used, gpu.peak) == (3072, 3072 + 0)
-        gpu.clear()
-        backward(y.sum())
-        del y
-        gc.collect()
-        assert gpu.used == 2048  # x and its gradient
-    assert gpu.peak >= 4096
 
 
 def test_a_checkpointed_part_is_computed_again_once() -> None:

@@ -10,6 +10,7 @@ from PIL import Image as Picture
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.data.transform import Transform
+from cl.images import decoding
 from pipeline.support.locations import transform
 from tests.support.pictures import FILES, file_of, photograph, with_orientation
 
@@ -42,24 +43,12 @@ def test_images_are_rotated_upright_if_so_recorded(orientation, tmp_path) -> Non
     path.write_bytes(with_orientation(orientation, "PNG"))
     with Picture.open(path) as picture:
         upright = np.asarray(whole.pixels(picture))
-        reference = whole.pixels(
-            photograph().transpose(TURN[orientation]) if orientation > 1 else photograph()
-        )
+        turned = decoding.turn(np.asarray(photograph()), orientation)
+        reference = whole.pixels(Picture.fromarray(turned))
         assert np.array_equal(upright, reference)
         assert np.array_equal(whole.pixels(path), reference)
     as_stored = whole.model_copy(update={"upright": False})
     assert np.array_equal(as_stored.pixels(path), whole.pixels(photograph()))
-
-
-TURN = {  # what brings an image with this orientation upright
-    2: Picture.Transpose.FLIP_LEFT_RIGHT,
-    3: Picture.Transpose.ROTATE_180,
-    4: Picture.Transpose.FLIP_TOP_BOTTOM,
-    5: Picture.Transpose.TRANSPOSE,
-    6: Picture.Transpose.ROTATE_270,
-    7: Picture.Transpose.TRANSVERSE,
-    8: Picture.Transpose.ROTATE_90,
-}
 
 
 def test_errors_name_the_file(tmp_path) -> None:

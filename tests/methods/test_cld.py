@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cl import config
 from cl.methods._shared.kmeans import batch_clusters, nearest_centre
 from cl.methods.moco_cld import Method
 from tests.support.loops import assert_same_gradients, cross_entropy, loss_of, normal
 from tests.support.methods import IMAGES, TAU, batch_of, build, views
-from tests.support.project import TINY, compose
 
 GROUP = {"images": "global", "clusters": 4, "iterations": 3, "temperature": 0.5, "weight": 0.7}
 TEMPERATURE = 0.5
@@ -112,21 +110,6 @@ def test_an_empty_cluster_has_its_centre_at_zero() -> None:
     centres, labels = batch_clusters(rows, 3, 2)
     assert labels.tolist() == [0, 0, 2, 0]
     assert centres.tolist() == [[1, 0], [0, 0], [0, 1]]
-
-
-@pytest.mark.parametrize("kind", ["npid_cld", "moco_cld"])
-def test_a_part_of_the_batch_must_divide_it(kind, tmp_path) -> None:
-    def params(*overrides: str) -> dict:
-        return compose(tmp_path, *TINY, "bn_group=16", f"method={kind}", *overrides)
-
-    assert config.check(params("method.group.images=16")).method.group.images == 16
-    for images in (12, 1, 64):
-        with pytest.raises(Exception, match=f"method.group.images={images} must divide .* 32 images"):
-            params(f"method.group.images={images}")
-    with pytest.raises(Exception, match="projector.last_norm=plain, .* choose none or cosine"):
-        params("method.projector.last_norm=plain", "method.projector.last_bias=false")
-    with pytest.raises(Exception, match="loss=nce needs a memory bank"):
-        params("loss=nce")
 
 
 def test_of_equally_near_centres_the_first_is_chosen() -> None:

@@ -47,8 +47,3 @@ def test_evaluations_build_the_same_projector(tmp_path) -> None:
     for index, expected in enumerate(embeddings(method, view)):
         torch.testing.assert_close(normal(found[:, index]), torch.stack(expected))
     assert projector.state_dict().keys() >= {f"{i}.0.weight" for i in range(2)}
-
-
-def test_a_single_network_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="method.kind=cmc needs two networks .*resnet18_lab"):
-        compose(tmp_path, "method=cmc", "backbone=resnet18")

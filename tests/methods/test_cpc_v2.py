@@ -1,16 +1,12 @@
 """CPC v2 against loops over patches, directions and offsets."""
 
-import re
-
 import pytest
 import torch
 from torch import Tensor
 
-from cl import config
 from cl.objective.batch import Batch
 from tests.support.loops import assert_equals_the_loop, assert_same_gradients, context_loop, cross_entropy
 from tests.support.methods import TAU, build, mean_loss, views
-from tests.support.project import compose
 
 G = 3
 # The place from which `i` rows down and `j` columns on are counted, after quarter turns of the image.
@@ -79,17 +75,3 @@ def test_patches_of_companions_are_left_out() -> None:
     counted = lambda a, b: a in (1, 3) or b in (1, 3)  # noqa: E731
     theirs = torch.stack(list(terms_of_view(method, view, counted))).mean()
     assert_same_gradients(method, mean_loss(method, batch), theirs)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["method.grid=4"], "method.grid=4 needs views divisible by 5, found 32 px"),
-        (["method.offsets=[1,3]"], "method: offsets=[1, 3] must be distinct numbers from [1, 2]"),
-        (["method.offsets=[1,1]"], "method: offsets=[1, 1] must be distinct numbers from [1, 2]"),
-        (["method.offsets=[0]"], "method: offsets=[0] must be distinct numbers from [1, 2]"),
-    ],
-)
-def test_what_it_refuses(tmp_path, overrides, message) -> None:
-    with pytest.raises(Exception, match=re.escape(message)):
-        config.check(compose(tmp_path, "method=cpc_v2", *overrides))

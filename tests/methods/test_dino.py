@@ -12,7 +12,6 @@ from cl.methods import dino
 from cl.networks.target import Ema
 from tests.support.loops import in_passes, normal
 from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, views
-from tests.support.project import compose
 
 TEACHER = {"start": 0.04, "end": 0.07, "epochs": 3}
 MOMENTUM, CENTRE = 0.9, 0.8
@@ -109,15 +108,3 @@ def test_the_length_of_prototypes_does_not_matter() -> None:
 def test_the_temperature_of_the_teacher_rises_by_epochs(epochs, expected) -> None:
     rises = dino.TeacherTemperature(start=0.04, end=0.07, epochs=epochs)
     assert [float(rises.at(torch.tensor(e))) for e in range(3)] == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["loss=sigmoid"], "method.kind=dino needs a decoupled loss.*choose loss=dcl"),
-        (["method.teacher_temperature.epochs=0"], "epochs=0: input should be greater than 0"),
-    ],
-)
-def test_what_is_refused(tmp_path, overrides, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        compose(tmp_path, "method=dino", *overrides)

@@ -11,7 +11,6 @@ from tests.support.methods import (
     IMAGES,
     batch_of,
     build,
-    config_of,
     task_of,
     train_step,
     training_batch,
@@ -68,8 +67,3 @@ def test_negatives_of_the_next_step_are_drawn_ahead(kind, monkeypatch) -> None:
     for step in range(2):
         train_step(task, step, training_batch(kind, {}, 16, step))
     assert started == [0, 0, 1]
-
-
-def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="negatives=null draws none"):
-        config_of("npid", negatives=None, own=True)

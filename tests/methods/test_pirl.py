@@ -7,7 +7,6 @@ from torch import Tensor
 from cl.methods import BaseMethod
 from tests.support.loops import LOSSES, assert_bank_steps, normal
 from tests.support.methods import Batch, batch_of, build, views
-from tests.support.project import compose
 
 SIZES = (12, *[8] * 9)  # the image and its patches
 
@@ -51,15 +50,3 @@ def test_the_patches_of_an_image_stay_together() -> None:
     after = method(batch_of(inputs))[0].queries
     assert torch.equal(before[[0, 2, 3]], after[[0, 2, 3]])
     assert not torch.equal(before[1], after[1])
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("views=mocov2_ten", "method.kind=pirl takes .*choose views=pirl"),
-        ("views.image.count=2", "found 2 x image, 9 x patches; choose views=pirl or"),
-    ],
-)
-def test_other_views_are_refused(tmp_path, override, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        compose(tmp_path, "method=pirl", override)

@@ -10,7 +10,6 @@ from cl.methods import BaseMethod
 from cl.methods._shared import prototypes
 from tests.support.loops import assert_equals_the_loop, normal, projections
 from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, views
-from tests.support.project import compose
 
 EPSILON, ITERATIONS = 0.05, 3
 
@@ -118,25 +117,3 @@ def test_the_optimizer_leaves_out_prototypes_in_the_first_epochs(kind) -> None:
         expected = normal(expected) if kind == "swav" else expected
         torch.testing.assert_close(weights.detach(), expected, rtol=1e-5, atol=1e-5)
         assert not torch.allclose(encoder, encoder_before)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["loss=infonce"],
-            "method.kind=swav needs a decoupled loss.* loss=infonce .*choose loss=dcl or dclw",
-        ),
-        (["method.queue=100"], "queue=100 with queue_epoch=None: give both, or null for both"),
-        (["patches=fast"], "method.kind=swav does not take combinatorial patches"),
-        (["method.frozen_epochs=2", "optim.epochs=2"], "method.frozen_epochs=2 leaves none of the 2 epochs"),
-        (
-            ["method.queue=100", "method.queue_epoch=2", "optim.epochs=2"],
-            "method.queue_epoch=2 leaves none of the 2 epochs to the queue",
-        ),
-        (["method.prototypes=1"], "method.prototypes=1: input should be greater than 1"),
-    ],
-)
-def test_what_is_refused(tmp_path, overrides, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        compose(tmp_path, "method=swav", *overrides)
