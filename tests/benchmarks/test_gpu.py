@@ -19,7 +19,15 @@ from benchmarks.parameters import parameters
 from cl.training import checkpoints
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-SLOW = {"check.ranks", "check.resume", "check.methods", "speed.step", "speed.profile", "speed.cropping"}
+SLOW = {
+    "check.ranks",
+    "check.resume",
+    "check.methods",
+    "check.loop",
+    "speed.step",
+    "speed.profile",
+    "speed.cropping",
+}
 TINY = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in day.PARTS]
 CHECKS = [name for name in day.PARTS if name.startswith("check.")]
 PAGE = "# Page\n\nBy hand.\n\n## Measured\n\nold\n\n### old\n\n## Next\n\nBy hand, too.\n"
