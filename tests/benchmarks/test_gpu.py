@@ -6,17 +6,14 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
-from torch import nn
 
 from benchmarks.gpu import check, day, steps, training
 from benchmarks.gpu.session import Session, read
 from benchmarks.parameters import parameters
-from cl.training import checkpoints
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SLOW = {
@@ -67,25 +64,6 @@ def test_checks_do_not_fail_by_their_own_fault(name: str, tmp_path: Path, monkey
     rows = read(tmp_path / "results.jsonl")
     assert rows
     assert [row for row in rows if not row["passed"]] == []
-
-
-def test_the_run_that_is_cut_saves_every_step_however_long_a_write_takes(tmp_path, monkeypatch) -> None:
-    real = checkpoints.save_tensors
-
-    def slowly(*arguments: Any) -> None:
-        time.sleep(0.2)
-        real(*arguments)
-
-    monkeypatch.setattr(checkpoints, "save_tensors", slowly)
-    layer = nn.Linear(3, 3)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-    store = check._CutShort(tmp_path)
-    store.save(check.CUT - 1, layer, optimizer, {})
-    assert store.due()
-    with pytest.raises(check._PowerCutError):
-        store.save(check.CUT, layer, optimizer, {})
-    store.restore(layer, optimizer)
-    assert store.restored == check.CUT, "a run that starts over would pass as resumed"
 
 
 @pytest.mark.gpu

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.stats import ttest_rel
 
 from benchmarks import studies
@@ -108,24 +107,6 @@ def test_seeds_needed_are_those_of_a_power_of_80_percent() -> None:
     (decision,) = studies.decide(study, rows(a=(-0.5, 0.5, 1.5), b=(0.0, 0.0, 0.0)))
     assert decision.seeds_needed() == 34
     assert studies.cells(decision, decision.verdict)[-2:] == ["3 (34)", "undecided"]
-
-
-def test_a_claim_that_only_the_correction_leaves_undecided_tells_the_seeds_of_its_level() -> None:
-    """The power by definition: of a normal mean over an independent deviation, integrated over the latter."""
-    study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
-    (decision,) = studies.decide(study, rows(a=(1.0, 1.4, 1.8), b=(0.0, 0.0, 0.0)))
-    level, effect = 0.05 / 30, 1.4 / 0.4
-
-    def power(seeds: int) -> float:
-        error = stats.t.isf(level / 2, seeds - 1) / np.sqrt(seeds - 1)
-        shift = effect * np.sqrt(seeds)
-        return stats.chi2(seeds - 1).expect(lambda x: stats.norm.sf(error * np.sqrt(x) - shift))
-
-    needed = decision.seeds_needed(level)
-    assert needed and decision.verdict == "shown"
-    assert power(needed - 1) < 0.8 < power(needed) == pytest.approx(studies.power(effect, needed, level))
-    assert studies.cells(decision, studies.UNDECIDED, level)[-2:] == [f"3 ({needed})", "undecided"]
-    assert studies.cells(decision, "shown", level)[-2:] == ["3", "shown"]
 
 
 def test_nothing_is_decided_before_all_seeds_have_finished() -> None:

@@ -19,15 +19,6 @@ def test_every_case_gives_numbers(case: str) -> None:
     assert torch.isfinite(found).all()
 
 
-@pytest.mark.slow
-def test_a_commit_is_measured_beside_the_working_tree() -> None:
-    result = CliRunner().invoke(versions.main, ["HEAD", "--tiny", "--only", "running statistics"])
-    assert result.exit_code == 0, result.output
-    title, row = result.output.splitlines()
-    assert title.endswith("one thread, float32; HEAD's time / today's, more is better")
-    assert re.fullmatch(r"running statistics of 53 batch norms +[\d.]+ ms +[\d.]+", row)
-
-
 def test_a_commit_that_the_clone_lacks_is_named() -> None:
     result = CliRunner().invoke(versions.main, ["c0ffee0"])
     assert result.exit_code == 1

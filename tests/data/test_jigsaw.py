@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
-import torchvision.transforms.v2.functional as tv2
 
 from cl.data.views import (
     OPERATIONS,
@@ -15,7 +13,6 @@ from cl.data.views import (
     random_crop_box,
 )
 
-NOISE = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
 JIGSAW = {"size": 10, "count": 9, "jigsaw": {"grid": 3, "side": 36}}
 
 
@@ -51,22 +48,6 @@ def test_patches_are_windows_of_the_nine_cells_of_one_crop(params) -> None:
         orders.add(tuple(cells[0]))
     assert len(seen) == 9 * 9
     assert len(orders) == 9
-
-
-def test_patches_come_from_torchvisions_crop(params) -> None:
-    """The crop is resized as other views are, and its patches are parts of it."""
-    view = jigsaw(params, area=[0.6, 1.0])
-    for sample in range(5):
-        left, top, right, bottom = random_crop_box(NOISE.shape[:2], view.area, RandomNumbers(3, 0, sample, 1))
-        where = (top, left, bottom - top, right - left, [36, 36])
-        crop = (
-            tv2.resized_crop(torch.from_numpy(NOISE).permute(2, 0, 1), *where, antialias=True)
-            .permute(1, 2, 0)
-            .numpy()
-        )
-        windows = np.lib.stride_tricks.sliding_window_view(crop, (10, 10, 3))[:, :, 0]
-        for patch in patches_of(NOISE, view, sample):
-            assert (windows == patch).all((2, 3, 4)).sum() == 1
 
 
 @pytest.mark.parametrize(

@@ -218,20 +218,21 @@ def test_beside_an_encoder_in_bfloat16_logits_may_use_tf32(precision, products, 
 
 
 @pytest.mark.parametrize(
-    ("cores", "processes", "threads", "workers"),
-    [(1, 1, 1, 1), (4, 1, 4, 3), (4, 2, 2, 1), (192, 8, 24, 16), (192, 1, 192, 16)],
+    ("cores", "gpus", "processes", "threads", "workers"),
+    [
+        (1, 0, 1, 1, 1),
+        (4, 0, 1, 4, 3),
+        (4, 0, 2, 2, 1),
+        (192, 0, 8, 24, 16),
+        (192, 0, 1, 192, 16),
+        (16, 1, 1, 1, 15),
+    ],
 )
-def test_processes_share_the_cores(monkeypatch, cores, processes, threads, workers) -> None:
-    """Every process has a data worker, and at most sixteen."""
+def test_processes_share_the_cores(monkeypatch, cores, gpus, processes, threads, workers) -> None:
+    """Every process has a data worker, and at most sixteen; beside a GPU, all cores but one are for them."""
     monkeypatch.setattr("cl.runtime.cores.cores", lambda: cores)
+    monkeypatch.setattr(machine, "gpus", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     here = machine.find("fp32", deterministic=False)
     assert (torch.get_num_threads(), here.workers) == (threads, workers)
-
-
-def test_beside_a_gpu_all_cores_but_one_are_for_the_data_workers(monkeypatch) -> None:
-    monkeypatch.setattr("cl.runtime.cores.cores", lambda: 16)
-    monkeypatch.setattr(machine, "gpus", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    here = machine.find("bf16", deterministic=False)
-    assert (torch.get_num_threads(), here.workers) == (1, 15)
