@@ -13,9 +13,8 @@ repro: $(ready)  ## Run the whole experiment of params.yaml, up to report/index.
 	dvc repro
 	@echo "The report is report/index.html, the encoder models/backbone.safetensors."
 
-table: $(ready)  ## List all experiments with data set, method, loss, seed, kNN, linear and VOC AP50.
-	@revisions=$$(git for-each-ref --format='%(refname)' refs/exps | awk -F/ 'NF == 5 && $$3 != "exec" {print "--rev", $$3 $$4}' | sort -u); \
-	dvc exp show --rev HEAD $$revisions --hide-workspace --drop '.*' --keep '(Experiment|(dataset|method|loss).kind|seed|(knn|linear)_top1|voc\w+_ap50)$$'
+table: $(ready)  ## List all finished experiments: data, method, loss, seed and results.
+	@python -m pipeline.report --table
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

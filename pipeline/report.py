@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from cl.config import read
-from cl.report.experiments import changed_params, distinct, result_names
+from cl.config.params import Transfer
+from cl.console.wording import counted
+from cl.report.experiments import Experiment, changed_params, distinct, result_names
 from cl.report.files import ResultFiles
 from cl.report.page import render
-from cl.report.summary import page
+from cl.report.summary import page, table
+from cl.runtime.registry import module_of
 from pipeline.composition.compose import command_for, compose
 from pipeline.support import command, locations, outputs, provenance
 from pipeline.support.collect import collect
@@ -24,11 +28,16 @@ REPORT, SUMMARY = Path("report"), Path("summary")
 @click.option(
     "--all", "everything", is_flag=True, help="All experiments of the repository, beside the papers' numbers."
 )
+@click.option("--table", "printed", is_flag=True, help="Print a table of all experiments.")
 @command.entry_point
-def main(everything: bool) -> None:
+def main(everything: bool, printed: bool) -> None:
     """Write index.html and tables.md to report/, from params.yaml and results/; or with --all to summary/."""
-    if everything:
-        summarise()
+    if everything or printed:
+        experiments = finished()
+        if printed:
+            Console().print(table(experiments))
+        if everything:
+            summarise(experiments)
         return
     params = command.params()
     values = params.model_dump(mode="json")
@@ -88,15 +97,26 @@ def _missing_results(params: dict[str, Any]) -> list[str]:
     return [path for path in outputs if command.RESULTS in Path(path).parents and not Path(path).exists()]
 
 
-def summarise() -> None:
-    """Write the summary of all finished experiments, with the papers' tables."""
-    progress = command.progress("report")
-    experiments = distinct(collect(progress.say))
+def finished() -> list[Experiment]:
+    """All finished experiments of the repository; raises ValueError if there are none."""
+    experiments = distinct(collect(command.progress("report").say))
     if not experiments:
         raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
-    html, markdown = page(experiments, functools.cache(lambda run: compose(run.split())))
+    return experiments
+
+
+def summarise(experiments: list[Experiment]) -> None:
+    """Write the summary of these experiments, with the papers' tables."""
+    html, markdown = page(experiments, functools.cache(lambda run: compose(run.split())), title)
     _publish(SUMMARY, html, markdown)
-    progress.say(f"{len(experiments)} experiments: {SUMMARY}/index.html, {SUMMARY}/tables.md")
+    count = counted(len(experiments), "experiments")
+    command.progress("report").say(f"{count}: {SUMMARY}/index.html, {SUMMARY}/tables.md")
+
+
+def title(stage: str, values: dict[str, Any]) -> str:
+    """What an evaluation or transfer is called; raises ValueError if these are not its parameters today."""
+    kind = Transfer if stage == "transfer" else module_of("evaluations", values["kind"]).Config
+    return kind.model_validate(values).title
 
 
 def _publish(target: Path, html: str, markdown: str) -> None:

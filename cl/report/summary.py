@@ -1,6 +1,10 @@
 """The page about all experiments: parameters, results, sweeps, and the papers' tables with our numbers."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from rich.table import Table
 
 from cl.report import paper_tables
 from cl.report.comparisons import comparisons
@@ -19,21 +23,30 @@ from cl.report.experiments import (
     varying_keys,
     varying_params,
 )
-from cl.report.page import environment, with_contents
+from cl.report.page import dataset_name, environment, with_contents
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, PaperMatches, commands
 from cl.report.sweeps import measured_rows, sweeps
 from cl.statistics import Estimate
 
+Title = Callable[[str, dict[str, Any]], str]  # of a stage and the parameters of its entry
 MAX_COLUMNS = 5  # of parameters, so that results are in sight
+BUDGET = (
+    "optim.epochs",
+    "optim.least_steps",
+    "init",
+    "start_from",
+)  # of training
+TEXT_COLUMNS = 5  # of evaluations on a terminal of 80 columns
 
 
-def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
+def page(experiments: list[Experiment], compose: Compose, title: Title) -> tuple[str, str]:
     """The summary as self-contained HTML and as Markdown.
 
     Args:
         experiments: distinct experiments; if several have equal parameters and seed, the first counts.
         compose: returns the parameters that Hydra overrides compose to.
+        title: returns what an evaluation or transfer with these parameters is called.
     """
     matches = PaperMatches(experiments, compose)
     papers = [_paper(paper_tables.load(name), matches) for name in paper_tables.NAMES]
@@ -42,7 +55,7 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
     swept = list(sweeps(experiments))
     context = {
         "experiments": experiments,
-        "rows": _rows(experiments),
+        "rows": _rows(experiments, title),
         "comparisons": list(comparisons(experiments)),
         "sweeps": swept,
         "papers": papers,
@@ -51,7 +64,7 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
         "problems": [(e.name, problem) for e in experiments for problem in e.problems],
     }
     curves = overlaid(experiments)
-    meaning = "One line per experiment, with the mean and deviation of equal ones over seeds."
+    meaning = "Experiments that differ only in the seed share a line: their mean and standard deviation."
     drawings = {
         "sweeps": [drawing(chart) for chart in swept],
         "drawing": drawing,
@@ -61,7 +74,26 @@ def page(experiments: list[Experiment], compose: Compose) -> tuple[str, str]:
     return with_contents(html), environment().get_template("summary.md").render(context)
 
 
-def _rows(experiments: list[Experiment]) -> dict[str, Any]:
+def table(experiments: list[Experiment]) -> Table:
+    """A row for each experiment, and a column for each evaluation that most of them share."""
+    metrics = headline_metrics(experiments)
+    metrics = sorted(metrics, key=lambda metric: -sum(bool(each.find(metric)) for each in experiments))
+    metrics = metrics[:TEXT_COLUMNS]
+    printed = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("experiment", "data", "method", "loss"):
+        printed.add_column(name, no_wrap=True)
+    for metric in ("seed", *metrics):
+        name = metric.rpartition("_")[0] or metric  # without top1 and the like
+        printed.add_column(name, justify="right", no_wrap=True, min_width=max(4, len(name)))
+    for each in experiments:
+        kinds = (each.params[group]["kind"] for group in ("method", "loss"))
+        numbers = (f"{found.mean:.1f}" if (found := each.find(metric)) else "-" for metric in metrics)
+        data = Path(dataset_name(each.params)).name
+        printed.add_row(each.name, data, *kinds, str(each.seed), *numbers)
+    return printed
+
+
+def _rows(experiments: list[Experiment], title: Title) -> dict[str, Any]:
     """The table of experiments: the parameters that vary, and the headline metric of each evaluation."""
     varying = varying_params(experiments)
     keys = varying[:MAX_COLUMNS]
@@ -77,10 +109,20 @@ def _rows(experiments: list[Experiment]) -> dict[str, Any]:
         "best": [best for metric in metrics if (best := _best(metric, groups))],
         "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
         "baselines": _baselines(experiments, keys, metrics),
+        "words": {metric: _in_words(metric, experiments, title) for metric in metrics},
         "meanings": {
             metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
         },
     }
+
+
+def _in_words(metric: str, experiments: list[Experiment], title: Title) -> str:
+    """Evaluation and metric as in reports; the metric's key if an older experiment has other parameters."""
+    each, found = next((each, found) for each in experiments if (found := each.find(metric)))
+    try:
+        return f"{title(found.stage, each.params[GROUPS[found.stage]][found.entry])}, {found.title}"
+    except ValueError:
+        return metric
 
 
 def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[str, Any]:
@@ -92,7 +134,7 @@ def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[
         "experiment": first if len(group) == 1 else None,
         "name": joint_name(group) + ("" if len(group) == 1 else ", mean"),
         "seeds": len(seeds),
-        "values": [values.get(key, "-") for key in keys],
+        "values": [f"{v:g}" if isinstance(v := values.get(key, "-"), float) else v for key in keys],
         "metrics": [mean_over_seeds(group, metric) for metric in metrics],
         "seconds": pretraining.get("seconds"),
         "finished": pretraining.get("finished", ""),
@@ -136,9 +178,9 @@ def _short_names(keys: list[str]) -> list[str]:
 
 
 def _best(metric: str, groups: list[list[Experiment]]) -> tuple[str, Estimate] | None:
-    """The metric and its largest mean over seeds; None if experiments differ in its data or protocol."""
+    """The metric and its largest mean over seeds; None if experiments differ in data, protocol or budget."""
     rows = [row for group in groups for row, _ in measured_rows(metric, group)]
-    if any(key.startswith(("data", *GROUPS.values())) for key in varying_keys(rows)):
+    if any(key.startswith(("data", *GROUPS.values(), *BUDGET)) for key in varying_keys(rows)):
         return None
     means = [mean for group in groups if (mean := mean_over_seeds(group, metric))]
     return metric, max(means, key=lambda mean: mean.mean)

@@ -59,6 +59,8 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
                 experiment = replace(experiment, name=f"{experiment.name}@{experiment.revision}")
             if set(experiment.provenance) - {"prepare"}:
                 experiments.append(experiment)
+            elif experiment.problems:
+                say(f"{candidate.name} is left out: {experiment.problems[0]}")
     return experiments
 
 
@@ -147,13 +149,16 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
         if not (is_independent or "pretrain" in experiment.provenance):
             continue
         origin = json.loads(provenance)
+        if "/" in result and "measurements" not in origin:
+            experiment.problems.append(f"{result} was made by version 0.2 or earlier; run it again")
+            continue
         if changed := changed_params(origin, params):
             experiment.problems.append(f"{result} was made with a different {', '.join(changed[:3])}")
             continue
         experiment.metrics.update(json.loads(metrics))
         experiment.provenance[result] = origin
         if "/" in result:
-            experiment.measurements.extend(Measurement(**each) for each in origin.get("measurements", []))
+            experiment.measurements.extend(Measurement(**each) for each in origin["measurements"])
         if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
             experiment.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):

@@ -137,7 +137,21 @@ def test_an_outdated_result_is_not_collected(repository) -> None:
     assert re.match("evaluate/knn .*evaluations.knn", found.problems[0])
     fill(repository, 61.0, loss={"kind": "infonce", "alpha": None})
     repository.commit(PARAMS)
-    assert collect(print) == []
+    told: list[str] = []
+    assert collect(told.append) == []
+    assert "workspace is left out: pretrain was made with a different loss" in told
+
+
+def test_a_result_of_version_0_2_is_named(repository) -> None:
+    fill(repository, 61.0)
+    outputs = repository.stages["evaluate@knn"]["outs"]
+    outputs[:] = [each for each in outputs if "provenance" not in each["path"]]
+    old = {"parameters": {"evaluations.knn": {"k": 20}}}
+    repository.put("evaluate@knn", "results/evaluate/knn.provenance.json", old)
+    repository.commit(PARAMS)
+    (found, _) = collect(print)
+    assert "evaluate/knn was made by version 0.2" in found.problems[0]
+    assert "knn_top1" not in found.metrics
 
 
 def test_an_unreadable_branch_is_left_out_with_its_reason(repository) -> None:

@@ -118,22 +118,23 @@ def after_first_page(clone) -> Clone:
 def test_each_number_of_the_table_is_of_the_parameters_beside_it(after_first_page) -> None:
     from dvc import api  # slow to import
 
-    header, *rows = [line for line in run(after_first_page, "make table").splitlines() if "  " in line]
-    columns, found = header.split()[1:], []
-    for row in rows:
-        read = functools.partial(api.read, repo=str(after_first_page.folder), rev=re.findall(r"\w+", row)[0])
-        shown = dict(zip(columns, row.split()[-len(columns) :], strict=True))
+    said = run(after_first_page, "make table").splitlines()
+    (start,) = [number for number, line in enumerate(said) if line.startswith("experiment ")]
+    columns, found = said[start].split(), []
+    for row in said[start + 1 :]:
+        shown = dict(zip(columns, row.split(), strict=True))
+        revision = None if shown["experiment"] == "workspace" else shown["experiment"].rpartition("@")[2]
+        read = functools.partial(api.read, repo=str(after_first_page.folder), rev=revision)
         made_by = json.loads(read("results/pretrain.provenance.json"))["parameters"]
-        data = json.loads(read("results/prepare.provenance.json"))["parameters"]["dataset"]
-        parameters = [data["kind"], made_by["method"]["kind"], made_by["loss"]["kind"], str(made_by["seed"])]
-        assert [shown[key] for key in ("dataset.kind", "method.kind", "loss.kind", "seed")] == parameters
-        if data["kind"] == "photos":
+        parameters = [made_by["method"]["kind"], made_by["loss"]["kind"], str(made_by["seed"])]
+        assert [shown[key] for key in ("method", "loss", "seed")] == parameters
+        if shown["data"] == "photos":
             number = json.loads(read("results/evaluate/knn.json"))["knn_top1"]
-            assert float(shown["knn_top1"]) == pytest.approx(number, rel=1e-4)
-            found.append(" ".join(parameters[1:]))
+            assert float(shown["knn"]) == pytest.approx(number, abs=0.051)
+            found.append(" ".join(parameters))
         else:
-            assert shown["knn_top1"] == "-", "no labels"
-    assert sorted(found) == ["moco dcl 1", "moco dcl 1", "simclr dcl 0", "simclr infonce 0"]
+            assert shown["knn"] == "-", "no labels"
+    assert set(found) == {"moco dcl 1", "simclr dcl 0", "simclr infonce 0"}
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The papers' figures, drawn from our experiments."""
 
-from cl.report.summary import page
+from tests.report.test_summary import page
 from tests.support.experiments import composed, curve
 
 

@@ -1,16 +1,23 @@
 """The page about all experiments, in HTML and in Markdown."""
 
+import io
 import re
 from collections.abc import Callable
 from functools import cache
 
 import pytest
+from rich.console import Console
 
-from cl.report import paper_tables
+from cl.report import paper_tables, summary
 from cl.report.comparisons import comparisons
 from cl.report.experiments import Experiment
-from cl.report.summary import page
+from cl.report.summary import table
+from pipeline.report import title
 from tests.support.experiments import TABLE3, composed, curve, experiment, knn_200, measured
+
+
+def page(experiments: list[Experiment], compose: Callable[[str], dict]) -> tuple[str, str]:
+    return summary.page(experiments, compose, title)
 
 
 @pytest.mark.slow
@@ -36,9 +43,9 @@ def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once
     assert "80.5 ± 0.3" in html
     assert "80.5 ± 0.3" in markdown
     for paper in paper_tables.NAMES:
-        for table in paper_tables.load(paper).tables:
-            assert f"<h3>{table.name}</h3>" in html
-            assert f"## {table.name}\n" in markdown
+        for shown in paper_tables.load(paper).tables:
+            assert f"<h3>{shown.name}</h3>" in html
+            assert f"## {shown.name}\n" in markdown
     assert html.count("<details") == html.count("</details>")
     assert "not run" in html
     sweep = "-S recipe=dcl/table1_imagenet100 -S optim.batch_size=32,64,128,256,512 -S loss=infonce"
@@ -133,7 +140,7 @@ def test_numbers_of_experiments_have_intervals_and_explanations() -> None:
     html, markdown = page(three()[:1], composed_of())
     assert "[56.9, 63.0]" in html
     assert "60.0 [56.9, 63.0]" in markdown
-    assert "<b>knn_top1</b>: how many are right, higher is better." in html
+    assert "<b>Nearest neighbours, top1</b>: how many are right, higher is better." in html
 
 
 def test_a_difference_to_a_paper_is_coloured_where_its_number_is_outside_our_interval() -> None:
@@ -157,7 +164,39 @@ def test_experiments_that_differ_only_in_the_seed_share_a_line_of_means() -> Non
     assert "62.0 ± 2.0" in row
     assert "<td>0, 1, 2</td>" in row
     assert "| a0 and 2 more, mean |" in markdown
-    assert 'Best: knn_top1 62.0 ± 2.0 (<a href="#exp-a0">a0</a>, mean of 3 seeds).' in html, "not 64.0"
+    assert 'Nearest neighbours, top1 62.0 ± 2.0 (<a href="#exp-a0">a0</a>, mean of 3 seeds).' in html, (
+        "not 64.0"
+    )
+
+
+def test_no_experiment_is_the_best_of_trainings_of_different_lengths() -> None:
+    found = [default_run("long", "seed=0", 60.0), default_run("short", "optim.epochs=2", 50.0)]
+    html, _ = page(found, composed_of())
+    assert "Best: " not in html
+    assert "<td>15</td>" in html, "not 15.0"
+
+
+def test_a_terminal_of_80_columns_shows_the_evaluations_that_most_experiments_share() -> None:
+    found = [measured(name, "top1", 50.26) for name in ("linear", "semi_1", "semi_10")]
+    found += [measured("retrieval", "hit1", 14.2), measured("voc_c4", "ap50", 60.0)]
+    birds = experiment("b", "dataset=unlabelled dataset.name=/photographs/birds", found[-2:-1])
+    file = io.StringIO()
+    Console(file=file, width=80).print(table([birds, experiment("a" * 14, "seed=0", found), *three()]))
+    header, *rows = file.getvalue().splitlines()
+    assert header.split() == [
+        "experiment",
+        "data",
+        "method",
+        "loss",
+        "seed",
+        "knn",
+        "retrieval",
+        "linear",
+        "semi_1",
+        "semi_10",
+    ]
+    assert rows[0].split() == ["b", "birds", "simclr", "dcl", "0", "-", "14.2", "-", "-", "-"]
+    assert rows[1].split()[-5:] == ["-", "14.2", "50.3", "50.3", "50.3"]
 
 
 def test_a_mean_over_fewer_seeds_than_its_line_has_says_so() -> None:
@@ -176,7 +215,9 @@ def test_two_losses_are_compared_over_their_equal_seeds() -> None:
     dcl = three_seeds("a", "seed=0", 60.0, 65.0, 64.0, 10.0)
     infonce = three_seeds("b", "loss=infonce", 58.0, 62.0, 60.0)
     _, markdown = page([*infonce, *dcl], composed_of())
-    expected = "| knn_top1 | dcl | 63.0 ± 2.6 | infonce | 60.0 ± 2.0 | +3.0 [0.5, 5.5] | 3 | loss |"
+    expected = (
+        "| Nearest neighbours, top1 | dcl | 63.0 ± 2.6 | infonce | 60.0 ± 2.0 | +3.0 [0.5, 5.5] | 3 | loss |"
+    )
     assert expected in markdown.splitlines()
 
 
