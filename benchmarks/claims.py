@@ -1,89 +1,146 @@
-"""claims: what the studies showed, and all claims corrected for their number, in docs/results/claims.md.
+"""claims: what the studies showed, in docs/results/claims.md.
 
-`python -m benchmarks.claims`
+`python -m benchmarks.claims` corrects the claims of benchmarks/primary.yaml for their number; all others are
+shown with intervals.
 """
 
-from collections import Counter
+import click
 
+from benchmarks import family
 from benchmarks import study as stage
-from benchmarks.studies import LEVEL, UNDECIDED, Decision, cells, corrected, decide
+from benchmarks.studies import LEVEL, PLANS, UNDECIDED, Decision, Study, cells, corrected, decide
+from pipeline.support import command
+
+Decisions = list[tuple[str, Decision]]
+PAGE = """# What the studies showed
+
+{decided} of {primary} [primary claims](../../benchmarks/primary.yaml) are decided after Holm's correction for
+their number. If all are chosen before their runs, the chance of any wrong decision is at most 5 %; **where
+"chosen" says "after", nothing guarantees that.** Differences of accuracies are in points; the intervals are
+over seeds of one data set each. [How the encoders were trained](studies.md). In brackets: new seeds that
+would decide with probability 0.8 at {level} %, if difference and deviation are those seen.
+
+| primary claim | chosen | difference | seeds | verdict |
+|---|---|---|---|---|
+{primary_rows}
+
+| study | plan committed | what follows, with 95 % intervals for each claim alone |
+|---|---|---|
+{follows}
+
+## Exploratory
+
+The other claims, with 95 % intervals for each alone: among so many, some mislead. A row claims that its
+difference is above 0, unless it says otherwise. Theorems, identities and what a loss minimises only check the
+code. Pooled intervals take the deviation from all studies of a regime: variances of paired differences of two
+arms, no arm twice, weighted by degrees of freedom, where Bartlett's test does not tell them apart: {pooled}.
+
+| study | claim | difference | pooled | seeds |
+|---|---|---|---|---|
+{exploratory}
+
+```sh
+python -m benchmarks.study dcl_linear   # settings, arms and all differences of a study
+python -m benchmarks.claims             # writes this page from docs/results/<study>.csv
+```
+"""
 
 
+@click.command()
+@command.entry_point
 def main() -> None:
-    """Write the page."""
+    """Write the page, and say which plans were committed together with their results."""
     path = stage.RESULTS / "claims.md"
     path.write_text(page())
     print(path)
+    late = [name for name, study in studies().items() if study.registration == "with results"]
+    print(f"plan {PLANS['with results']}: {', '.join(late)}")
+
+
+def studies() -> dict[str, Study]:
+    """All studies by name."""
+    return {path.stem: stage.load(path.stem) for path in sorted(stage.STUDIES.glob("*.yaml"))}
 
 
 def page() -> str:
-    """The claims whose runs have all finished: which these are does not depend on results."""
-    decisions = claims()
-    verdicts = corrected([decision for _, decision in decisions])
-    level = LEVEL / max(1, len(decisions))
-    rows, decided = [], Counter[str]()
-    for (name, each), verdict in zip(decisions, verdicts, strict=True):
-        rows.append(f"| {' | '.join([name, *_cells(each, verdict, level)])} |")
-        decided[each.comparison.kind] += verdict != UNDECIDED
-    lines = [
-        "# What the studies showed",
-        "",
-        f"{decided.total()} of {len(decisions)} claims are decided, after Holm's correction for their "
-        "number: a wrong one among them has a chance of at most 5 %. Decided differences between trainings: "
-        f"{decided['trainings']}; between numbers of the same encoders: {decided['encoders']}; theorems of "
-        f"the papers, which check our code: {decided['theorem']}. Differences of accuracies are in points; "
-        "the intervals are over seeds of one data set each. [How the encoders were trained](studies.md).",
-        "",
-        "| study | what follows, with 95 % intervals for each claim alone |",
-        "|---|---|",
-        *_follows(),
-        "",
-        "## All claims",
-        "",
-        "A row claims that its difference is above 0, unless it says otherwise; which rows are here does not "
-        "depend on results. As many new seeds as are in brackets would decide an undecided claim with "
-        "probability 0.8, if difference and deviation are those seen, at "
-        f"{100 * level:.2g} %: 5 % divided by the number of claims, which suffices for Holm's correction.",
-        "",
-        "| study | claim | difference | seeds | verdict |",
-        "|---|---|---|---|---|",
-        *rows,
-        "",
-        "```sh",
-        "python -m benchmarks.study dcl_linear   # settings, arms and all differences of a study",
-        "python -m benchmarks.claims             # writes this page from docs/results/<study>.csv",
-        "```",
-        "",
+    """The primary claims with verdicts, what follows from the studies, and all others with intervals."""
+    found = studies()
+    rows = {name: stage.of_study(study, stage.rows(name, study)) for name, study in found.items()}
+    all_decisions = {name: decide(study, rows[name]) for name, study in found.items()}
+    tested = [(name, each) for name, own in all_decisions.items() for each in own if each.comparison.tested]
+    primary = family.primary(family.PRIMARY.read_text())
+    ran = {name: {row.commit for row in own} for name, own in rows.items()}
+    primary_rows, decided = _primary(primary, tested, ran)
+    pooled = {
+        regime: family.pooled([own for name, own in all_decisions.items() if found[name].regime == regime])
+        for regime in dict.fromkeys(study.regime for study in found.values())
+        if regime
+    }
+    deviations = [
+        f"{regime} {each.deviation:.2f} ({each.degrees} degrees of freedom, p {each.p:.2f})"
+        for regime, each in pooled.items()
+        if each
     ]
-    return "\n".join(lines)
+    others = [
+        (name, each) for name, each in tested if each.finished and (name, str(each.comparison)) not in primary
+    ]
+    return PAGE.format(
+        decided=decided,
+        primary=len(primary),
+        level=f"{100 * LEVEL / max(1, len(primary)):.2g}",
+        primary_rows="\n".join(primary_rows),
+        follows="\n".join(_follows(found)),
+        pooled=", ".join(deviations),
+        exploratory="\n".join(
+            _exploratory(name, each, pooled.get(found[name].regime or "")) for name, each in others
+        ),
+    )
 
 
-def claims() -> list[tuple[str, Decision]]:
-    """The tested comparisons of every study for which all seeds have finished, with its name."""
-    found = []
-    for name in sorted(path.stem for path in stage.STUDIES.glob("*.yaml")):
-        study = stage.load(name)
-        decisions = decide(study, stage.of_study(study, stage.rows(name, study)))
-        found += [(name, each) for each in decisions if each.comparison.tested and each.finished]
-    return found
+def _primary(
+    claims: list[tuple[str, str]], tested: Decisions, ran: dict[str, set[str]]
+) -> tuple[list[str], int]:
+    """The rows of the primary claims, and how many are decided; one whose seeds are missing counts too.
+
+    Raises:
+        ValueError: a study does not have the claim, or it holds whatever was learnt.
+    """
+    known = {(name, str(each.comparison)): each for name, each in tested if not each.comparison.given}
+    for name, claim in claims:
+        if (name, claim) not in known:
+            raise ValueError(f"{family.PRIMARY}: {name} does not test {claim!r}, or it only checks the code")
+    decisions = [known[claim] for claim in claims]
+    verdicts, rows = corrected(decisions), []
+    for (name, claim), each, verdict in zip(claims, decisions, verdicts, strict=True):
+        chosen = "before" if family.stated_before((name, claim), ran[name]) else "after"
+        text, difference, interval, seeds, said = cells(each, verdict, LEVEL / len(claims))
+        alone = "" if verdict == each.verdict else f" (alone: {each.verdict})"
+        first = f"{name}: {claim}{_claimed(text)}"
+        rows.append(f"| {first} | {chosen} | {difference} ({interval}) | {seeds} | {said}{alone} |")
+    return rows, sum(verdict != UNDECIDED for verdict in verdicts)
 
 
-def _follows() -> list[str]:
+def _follows(found: dict[str, Study]) -> list[str]:
     """A row for each study that no newer one continues."""
-    studies = {path.stem: stage.load(path.stem) for path in sorted(stage.STUDIES.glob("*.yaml"))}
     return [
-        f"| [{name}](../studies/{name}.yaml) | {study.follows} |"
-        for name, study in studies.items()
+        f"| [{name}](../studies/{name}.yaml) | {study.registration or 'registered'} | {study.follows} |"
+        for name, study in found.items()
         if study.follows and not study.continued
     ]
 
 
-def _cells(decision: Decision, verdict: str, level: float) -> list[str]:
-    """The claim, its difference with the interval, its seeds, and its verdict: corrected, and alone."""
-    claim, difference, interval, seeds, _ = cells(decision, verdict, level)
-    claimed = "" if claim == "above 0" else f", {claim}"
-    alone = "" if verdict == decision.verdict else f" (alone: {decision.verdict})"
-    return [f"{decision.comparison}{claimed}", f"{difference} ({interval})", seeds, f"{verdict}{alone}"]
+def _exploratory(name: str, decision: Decision, shared: family.Pooled | None) -> str:
+    text, difference, interval, _, _ = cells(decision, "")
+    values, pool = list(decision.differences.values()), ""
+    if shared and family.poolable(decision):
+        between = shared.interval(values)
+        pool = f"{between.low:+.3g} to {between.high:+.3g}"
+    first = f"{decision.comparison}{_claimed(text)}"
+    return f"| {name} | {first} | {difference} ({interval}) | {pool} | {len(values)} |"
+
+
+def _claimed(text: str) -> str:
+    return "" if text == "above 0" else f", {text}"
 
 
 if __name__ == "__main__":

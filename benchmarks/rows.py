@@ -7,8 +7,11 @@ from pathlib import Path
 from cl.statistics import Estimate, mean_and_sd
 
 
-def read(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+def read(file: Path, columns: Sequence[str], older: int | None = None) -> list[dict[str, str]]:
     """Read the rows; an empty list if the file does not exist.
+
+    Args:
+        older: as many of the first columns may be all that the file has.
 
     Raises:
         ValueError: the file has other columns, or an incomplete row.
@@ -17,14 +20,14 @@ def read(file: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         return []
     with file.open(newline="") as opened:
         titles, *lines = list(csv.reader(opened)) or [list(columns)]
-    if titles != list(columns):
+    if titles not in (list(columns), list(columns[:older])):
         raise ValueError(f"{file}: its first line must be {','.join(columns)}, not {','.join(titles)}")
     for number, line in enumerate(lines, 2):
-        if len(line) != len(columns):
+        if len(line) != len(titles):
             raise ValueError(
-                f"{file}, line {number}: found {len(line)} of {len(columns)} columns; delete the line"
+                f"{file}, line {number}: found {len(line)} of {len(titles)} columns; delete the line"
             )
-    return [dict(zip(columns, line, strict=True)) for line in lines]
+    return [dict(zip(titles, line, strict=True)) for line in lines]
 
 
 def append(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -12,6 +12,12 @@ from cl.runtime.base_config import BaseConfig, Seeds, suggestion
 from cl.statistics import Interval, interval_of_mean, mean_and_sd
 
 UNDECIDED = "undecided"
+PLANS = {
+    None: "registered by the tool",
+    "before results": "committed before its results",
+    "with results": "committed with its results",
+}
+GIVEN = {"theorem": "a theorem", "identity": "an identity", "loss": "what the loss minimises"}
 LEVEL, POWER, MOST_SEEDS = 0.05, 0.8, 999
 Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Quantity = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)?$")]  # `arm`, or `arm.metric`
@@ -57,45 +63,46 @@ class Comparison(Pair):
 
     minus: a second difference, which is subtracted: the claim is that the first is larger.
     within: points; the claim is that the difference is between -within and within.
+    not_worse_than: points; the claim is that the difference is above -not_worse_than.
     tested: false if nothing is claimed, and the difference is only shown.
-    theorem: whether the source proves the claim, which then checks the code.
+    given: why the claim holds whatever was learnt, so that it only checks the code: the source proves it,
+        it is an identity of the formulas, or it is what the loss of an arm minimises.
     """
 
     minus: Pair | None = None
     within: float | None = Field(None, gt=0)
+    not_worse_than: float | None = Field(None, gt=0)
     tested: bool = True
-    theorem: bool = False
+    given: Literal["theorem", "identity", "loss"] | None = None
 
     @model_validator(mode="after")
-    def _claims_what_it_tests(self) -> Self:
-        if self.within is not None and not self.tested:
-            raise ValueError("within is a claim, and tested: false makes none; remove one of them")
+    def _claims_one_thing(self) -> Self:
+        claims = [self.within is not None, self.not_worse_than is not None, not self.tested]
+        if sum(claims) > 1:
+            raise ValueError("within, not_worse_than and tested: false exclude each other; keep one of them")
         return self
 
     def __str__(self) -> str:
         return super().__str__() + (f" - ({self.minus})" if self.minus else "")
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """The claim is that the difference is between these."""
+        return -(self.within or self.not_worse_than or 0), self.within or inf
+
+    @property
     def claim(self) -> str:
         """As the page prints it; empty if nothing is claimed."""
         if not self.tested:
             return ""
-        claim = "above 0" if self.within is None else f"between -{self.within:g} and {self.within:g}"
-        return f"{claim} (a theorem)" if self.theorem else claim
+        low, high = self.bounds
+        claim = f"above {low:g}" if high == inf else f"between {low:g} and {high:g}"
+        return f"{claim} ({GIVEN[self.given]})" if self.given else claim
 
     @property
     def all_quantities(self) -> list[str]:
         """With those of `minus`."""
         return [name for pair in (self, self.minus) if pair for name in pair.quantities]
-
-    @property
-    def kind(self) -> Literal["theorem", "encoders", "trainings"]:
-        """What it is about: a theorem, numbers of the encoders of one arm, or several arms."""
-        if self.theorem:
-            return "theorem"
-        return (
-            "encoders" if len({arm_and_metric(name)[0] for name in self.all_quantities}) == 1 else "trainings"
-        )
 
     def differences(self, values: dict[str, dict[int, float]]) -> dict[int, float]:
         """By seed, for the seeds that all of its quantities have; `values` holds them by seed."""
@@ -107,13 +114,13 @@ class Comparison(Pair):
 
     def distance(self, difference: float) -> float:
         """From the difference to the nearest bound of the claim."""
-        return abs(difference) if self.within is None else abs(abs(difference) - self.within)
+        return min(abs(difference - bound) for bound in self.bounds)
 
     def verdict(self, interval: Interval | None) -> str:
         """Shown, refuted or undecided, or that nothing is claimed."""
         if not self.tested:
             return "not tested"
-        low, high = (0, inf) if self.within is None else (-self.within, self.within)
+        low, high = self.bounds
         if interval is None:
             return UNDECIDED
         if low < interval.low and interval.high < high:
@@ -127,6 +134,9 @@ class Study(BaseConfig):
     source: where the claim is made. limits: how these runs differ from those of the source.
     follows: what the results mean for a user's choice, written once they are there.
     continued: the newer study of the same question.
+    registration: of studies older than `benchmarks.plans`, whether Git has the plan before the results, or
+        only together with them.
+    regime: equal for studies whose encoders were trained alike.
     settings, arms: overrides of `dvc exp run -S`, for all experiments and for those of an arm.
     metric: a number of the results, such as knn_top1, in percent; comparisons may name others.
     """
@@ -134,6 +144,8 @@ class Study(BaseConfig):
     question: str
     follows: str | None = None
     continued: Name | None = None
+    registration: Literal["before results", "with results"] | None = None
+    regime: Name | None = None
     source: str
     limits: str
     settings: list[str]
@@ -187,6 +199,7 @@ class Row(NamedTuple):
 
     arm: or `arm.metric`.
     settings: its fingerprint.
+    plan, parameters: see `benchmarks.plans`; empty for rows older than these columns.
     """
 
     arm: str
@@ -195,6 +208,8 @@ class Row(NamedTuple):
     seconds: int
     commit: str
     settings: str
+    plan: str = ""
+    parameters: str = ""
 
 
 class Decision(NamedTuple):
@@ -271,7 +286,7 @@ def page(study: Study, rows: list[Row]) -> str:
         "",
         *([f"**What follows:** {study.follows}", ""] if study.follows else []),
         *([f"Continued by {study.continued}.", ""] if study.continued else []),
-        f"{finished} of {wanted} runs have finished.",
+        f"{finished} of {wanted} runs have finished. The plan was {PLANS[study.registration]}.",
         "",
         f"* Source: {study.source}",
         f"* Limits: {study.limits}",
@@ -318,11 +333,16 @@ def _decision(decision: Decision) -> str:
 
 
 def cells(decision: Decision, verdict: str, level: float = LEVEL) -> list[str]:
-    """Claim, difference, interval, seeds and verdict of a table's row, with the seeds that `level` needs."""
+    """Claim, difference, interval, seeds and verdict of a table's row, with the seeds that `level` needs.
+
+    The verdict on a claim about a margin also tells whether the interval excludes 0.
+    """
     differences, interval = list(decision.differences.values()), decision.interval
     mean = f"{fmean(differences):+.3g}" if differences else ""
     between = f"{interval.low:+.3g} to {interval.high:+.3g}" if interval else ""
     needed = ""
     if verdict == UNDECIDED and decision.finished:
         needed = f" ({decision.seeds_needed(level) or f'over {MOST_SEEDS}'})"
+    if decision.finished and interval and decision.comparison.bounds[0]:
+        verdict += ", below 0" if interval.high < 0 else ", above 0" if interval.low > 0 else ""
     return [decision.comparison.claim, mean, between, f"{len(differences)}{needed}", verdict]

@@ -6,11 +6,11 @@ import shlex
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
-from benchmarks import in_process, studies
-from benchmarks.parameters import parameters
+from benchmarks import in_process, plans, studies
 from benchmarks.rows import append, read
 from benchmarks.sigterm import exits_on_sigterm
 from benchmarks.studies import Row, Study
@@ -19,10 +19,11 @@ from cl.data.reader import Reader
 from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
 from pipeline.composition.compose import compose
-from pipeline.support import command, locations, provenance
+from pipeline.support import command, locations
 from pipeline.support.collect import collect
 
 STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
+OLDER = Row._fields.index("plan")  # columns of rows from before plans were registered
 
 
 @click.command()
@@ -38,17 +39,21 @@ def main(name: str, run: bool, short: bool) -> None:
     """Queue the missing experiments of study NAME, and print what the finished ones decide.
 
     A finished experiment becomes a row of docs/results/NAME.csv, and is not run again: stop at any time.
+    Nothing runs unless docs/studies/NAME.yaml and all code are committed as they are here.
     """
     study = load(name)
     with exits_on_sigterm(), exclusive(locations.scratch() / "studies" / name, RESULTS / f"{name}.csv"):
         record(name, study)
         missing = _missing(name, study)
-        if short:
+        if missing:
+            _check_may_run(name, study, missing)
+        if short and missing:
             _in_process(name, study, missing)
             missing = []
         waiting = _queued() if missing else set()
         for arm, seed in missing:
             if (experiment := label(name, arm, seed)) not in waiting:
+                plans.registered(STUDIES / f"{name}.yaml")
                 _experiment(name, study, arm, seed, "--temp" if run else "--queue")
             elif run:
                 click.echo(
@@ -92,13 +97,13 @@ def rows(name: str, study: Study) -> list[Row]:
     """The finished experiments that were recorded.
 
     Raises:
-        ValueError: some were run before the study was changed, or a row is damaged.
+        ValueError: some were run before the study was stated or changed, or a row is damaged.
     """
     path = RESULTS / f"{name}.csv"
     found: dict[tuple[str, int], Row] = {}
-    for number, cells in enumerate(read(path, Row._fields), 2):
+    for number, cells in enumerate(read(path, Row._fields, older=OLDER), 2):
         try:
-            row = Row(*(kind(cells[column]) for column, kind in Row.__annotations__.items()))
+            row = Row(**{column: Row.__annotations__[column](cell) for column, cell in cells.items()})
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         if not math.isfinite(row.value):
@@ -114,6 +119,7 @@ def rows(name: str, study: Study) -> list[Row]:
             raise ValueError(
                 f"{path}, line {number}: {row.arm} with seed {row.seed} is there twice; delete one"
             )
+    plans.check(STUDIES / f"{name}.yaml", study, list(found.values()))
     return list(found.values())
 
 
@@ -133,7 +139,7 @@ def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]
     """Rows of experiments that have finished since.
 
     Raises:
-        ValueError: one was run with other parameters, or does not have the metric.
+        ValueError: one was run with other parameters or before the plan, or does not have the metric.
     """
     experiments = {each.name: each for each in collect(lambda sentence: click.echo(sentence, err=True))}
     found = []
@@ -159,43 +165,57 @@ def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]
                     f"experiment {experiment.name} has no usable {metric} of a pretrained encoder: "
                     f"{'; '.join(reasons)}; `dvc exp remove {experiment.name}`, then run this command again"
                 )
-            commit = _commit(made["commit"], made["uncommitted_changes"])
-            found.append(
-                Row(quantity, seed, value, round(made["seconds"]), commit, study.fingerprint(quantity))
-            )
+            plan = plans.of_run(STUDIES / f"{name}.yaml", made, experiment.name)
+            found.append(_row(study, quantity, seed, value, made["seconds"], plan, expected))
     return found
 
 
 def _in_process(name: str, study: Study, missing: list[tuple[str, int]]) -> None:
     """Run the missing experiments, and record each."""
+    plan = plans.registered(STUDIES / f"{name}.yaml")
     with tempfile.TemporaryDirectory() as folder:
         prepared: dict[str, list[Reader]] = {}
         for arm, seed in missing:
-            params = parameters(*study.overrides(arm, seed))
+            plans.check_unchanged(plan)
+            composed = compose(study.overrides(arm, seed))
+            params = config.check(composed)
             data = params.dataset.model_dump_json()
             if data not in prepared:
                 prepared[data] = in_process.shards(params, Path(folder) / str(len(prepared)))
             metrics, seconds = in_process.run(params, prepared[data])
-            commit = _commit(*provenance.code())
-            append(
-                RESULTS / f"{name}.csv",
-                Row._fields,
-                [
-                    Row(
-                        each,
-                        seed,
-                        metrics[study.quantities[each][1]],
-                        round(seconds),
-                        commit,
-                        study.fingerprint(each),
-                    )
-                    for each in study.of(arm)
-                ],
-            )
+            new = [
+                _row(study, each, seed, metrics[study.quantities[each][1]], seconds, plan, composed)
+                for each in study.of(arm)
+            ]
+            append(RESULTS / f"{name}.csv", Row._fields, new)
 
 
-def _commit(commit: str | None, changed: bool | None) -> str:
-    return (commit or "")[:10] + ("+" if changed else "")
+def _row(
+    study: Study,
+    quantity: str,
+    seed: int,
+    value: float,
+    seconds: float,
+    plan: plans.Plan,
+    composed: dict[str, Any],
+) -> Row:
+    parameters, settings = plans.parameters_hash(composed), study.fingerprint(quantity)
+    return Row(quantity, seed, value, round(seconds), plan.commit, settings, plan.blob, parameters)
+
+
+def _check_may_run(name: str, study: Study, missing: list[tuple[str, int]]) -> None:
+    """Check that the plan is registered, and that arms with rows still have their parameters.
+
+    Raises:
+        ValueError: they are not; see `plans`.
+    """
+    path = STUDIES / f"{name}.yaml"
+    if study.registration:
+        raise ValueError(f"{path} is older than registered plans, so it cannot get rows: state a new study")
+    plans.registered(path)
+    known = rows(name, study)
+    for arm in dict.fromkeys(arm for arm, _ in missing):
+        plans.check_parameters(study, known, arm)
 
 
 def _missing(name: str, study: Study) -> list[tuple[str, int]]:

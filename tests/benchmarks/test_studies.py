@@ -1,15 +1,28 @@
 """Studies: what they decide from paired runs, and how they print it."""
 
+import csv
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import ttest_rel
 
-from benchmarks import studies
-from benchmarks.studies import Row, Study
+from benchmarks import claims, family, studies
+from benchmarks import study as stage
+from benchmarks.studies import Decision, Row, Study
 from cl import config
+from tests.support.project import ROOT
 from tests.support.study import VALUES
 
 A, B, C = (60.0, 62.0, 61.0), (57.5, 60.0, 57.0), (61.0, 60.0, 62.0)
+ZERO = (0.0, 0.0, 0.0)
+PAIR = {"arm": "a", "than": "b"}
+NPC = {"arm": "a.npc_mean_512", "than": "a.npc_mean_32"}
+
+
+def study(**changes: Any) -> Study:
+    return config.validated(Study, VALUES | changes)
 
 
 def rows(**arms: tuple[float, ...]) -> list[Row]:
@@ -18,82 +31,86 @@ def rows(**arms: tuple[float, ...]) -> list[Row]:
     ]
 
 
+def decided(comparison: dict[str, Any], **arms: tuple[float, ...]) -> Decision:
+    """Of one comparison, in a study of three seeds."""
+    return studies.decide(study(comparisons=[comparison]), rows(**arms))[0]
+
+
 def test_paired_differences_decide() -> None:
-    study = config.validated(Study, VALUES)
-    larger, smaller, open_ = studies.decide(study, rows(a=A, b=B, c=C))
+    larger, smaller, open_ = studies.decide(study(), rows(a=A, b=B, c=C))
     assert larger.differences == {0: 2.5, 1: 2.0, 2: 4.0}
     expected = ttest_rel(A, B).confidence_interval(0.95)
     assert larger.interval == pytest.approx((expected.low, expected.high))
-    assert larger.p == pytest.approx(ttest_rel(A, B).pvalue)
-    assert [each.verdict for each in (larger, smaller, open_)] == [
-        "shown",
-        "refuted",
-        "undecided",
-    ]
+    assert [each.verdict for each in (larger, smaller, open_)] == ["shown", "refuted", "undecided"]
 
 
 @pytest.mark.parametrize(
-    ("values", "verdict"),
+    ("claim", "values", "verdict"),
     [
-        ((0.5, 0.3, -0.4), "shown"),
-        ((5.5, 5.3, 5.4), "refuted"),
-        ((-5.5, -5.3, -5.4), "refuted"),
-        ((2.5, 0.3, -0.4), "undecided"),
-        ((0.5,), "undecided"),
+        ({"within": 2.0}, (0.5, 0.3, -0.4), "shown"),
+        ({"within": 2.0}, (5.5, 5.3, 5.4), "refuted, above 0"),
+        ({"within": 2.0}, (-5.5, -5.3, -5.4), "refuted, below 0"),
+        ({"within": 2.0}, (-1.5, -2.3, -1.9), "undecided, below 0"),
+        ({"within": 2.0}, (2.5, 0.3, -0.4), "undecided"),
+        ({"within": 2.0}, (0.5, 0.4), "undecided"),  # a seed is missing
+        ({"not_worse_than": 2.0}, (5.5, 5.3, 5.4), "shown, above 0"),
+        ({"not_worse_than": 2.0}, (-0.5, -0.6, -0.7), "shown, below 0"),
+        ({"not_worse_than": 2.0}, (-5.5, -5.3, -5.4), "refuted, below 0"),
+        ({}, (1.0, 1.1, 1.2), "shown"),
+        ({"tested": False}, (1.0, 1.1, 1.2), "not tested"),
     ],
 )
-def test_a_claim_of_equality_needs_an_interval_inside_its_bounds(values, verdict) -> None:
-    study = config.validated(Study, VALUES | {"comparisons": [{"arm": "a", "than": "b", "within": 2.0}]})
-    study = study.model_copy(update={"seeds": list(range(len(values)))})
-    (decision,) = studies.decide(study, rows(a=values, b=(0.0,) * 3))
-    assert (decision.comparison.claim, decision.verdict) == ("between -2 and 2", verdict)
+def test_a_claim_needs_an_interval_inside_its_bounds(claim, values, verdict) -> None:
+    decision = decided(PAIR | claim, a=values, b=ZERO)
+    assert studies.cells(decision, decision.verdict)[-1] == verdict
+    text = {"within": "between -2 and 2", "not_worse_than": "above -2", "tested": ""}
+    assert decision.comparison.claim == text[next(iter(claim))] if claim else "above 0"
 
 
-def test_a_gain_is_compared_with_another_gain() -> None:
-    """By seed, for the seeds of all arms; each side may be the mean of several."""
-    comparison = {"arm": ["a", "c"], "than": "b", "minus": {"arm": ["b", "c"], "than": "a"}}
-    study = config.validated(Study, VALUES | {"comparisons": [comparison]})
-    (decision,) = studies.decide(study, rows(a=A, b=B, c=C[:2]))
-    expected = [(a + c) / 2 - b - ((b + c) / 2 - a) for a, b, c in zip(A, B, C[:2], strict=False)]
-    assert decision.differences == dict(enumerate(expected))
-    assert str(decision.comparison) == "mean(a, c) - b - (mean(b, c) - a)"
+@pytest.mark.parametrize(
+    ("comparison", "differences", "text"),
+    [
+        (PAIR | {"minus": {"arm": "c", "than": "b"}}, (-1, 2), "a - b - (c - b)"),
+        (
+            {"arm": ["a", "c"], "than": "b", "minus": {"arm": ["b", "c"], "than": "a"}},
+            (3.75, 3.0),
+            "mean(a, c) - b - (mean(b, c) - a)",
+        ),
+        (PAIR, (2.5, 2.0, 4.0), "a - b"),
+        ({"arm": "a", "than": 60.0}, (0, 2, 1), "a - 60.0"),
+        (NPC, (4, 3, 2), "a.npc_mean_512 - a.npc_mean_32"),
+    ],
+)
+def test_gains_means_numbers_and_other_metrics_are_compared(comparison, differences, text) -> None:
+    """By seed, for the seeds of all arms; `c` lacks one."""
+    measured = {"a": A, "b": B, "c": C[:2], NPC["arm"]: (9, 8, 7), NPC["than"]: (5, 5, 5)}
+    decision = decided(comparison, **measured)
+    assert list(decision.differences.values()) == pytest.approx(differences)
+    assert str(decision.comparison) == text
+    assert decision.finished == (len(differences) == 3)
 
 
-def test_other_metrics_and_numbers_are_compared() -> None:
-    """`arm.metric`, whose rows have that name; and a number instead of the second arm."""
-    comparisons = [{"arm": "a.npc_mean_512", "than": "a.npc_mean_32"}, {"arm": "a", "than": 60.0}]
-    study = config.validated(Study, VALUES | {"comparisons": comparisons})
-    assert study.quantities["a.npc_mean_32"] == ("a", "npc_mean_32")
-    assert study.of("a") == ["a", "a.npc_mean_512", "a.npc_mean_32"]
-    assert study.fingerprint("a") == config.validated(Study, VALUES).fingerprint("a")
-    assert len({study.fingerprint(each) for each in study.of("a")}) == 3
-    measured = rows(**{"a": A, "a.npc_mean_512": (0.9, 0.8, 0.7), "a.npc_mean_32": (0.5, 0.5, 0.5)})
-    within, number = studies.decide(study, measured)
-    assert within.differences == pytest.approx({0: 0.4, 1: 0.3, 2: 0.2})
-    assert number.differences == {0: 0.0, 1: 2.0, 2: 1.0}
-    assert str(number.comparison) == "a - 60.0"
-    assert "3 of 9 runs have finished" in studies.page(study, measured)
+def test_numbers_of_other_metrics_have_names_and_fingerprints_of_their_own() -> None:
+    other = study(comparisons=[NPC, PAIR])
+    assert other.quantities["a.npc_mean_32"] == ("a", "npc_mean_32")
+    assert other.of("a") == ["a", "a.npc_mean_512", "a.npc_mean_32"]
+    assert other.fingerprint("a") == study(follows="Take a.", continued="new").fingerprint("a")
+    changed = study(metric="linear_top1"), study(settings=[]), study(arms=VALUES["arms"] | {"a": ["x=1"]})
+    prints = [other.fingerprint(each) for each in other.of("a")] + [each.fingerprint("a") for each in changed]
+    assert len(set(prints)) == 6
 
 
-def test_a_claim_about_the_same_encoders_or_of_a_theorem_is_no_comparison_of_trainings() -> None:
-    pairs = [
-        {"arm": "a", "than": "b"},
-        {"arm": "a.npc_mean_512", "than": "a.npc_mean_32"},
-        {"arm": "a", "than": 60.0},
-        {"arm": "a", "than": "a.npc_mean_32", "minus": {"arm": "b", "than": "b.npc_mean_32"}},
-        {"arm": "a", "than": 60.0, "theorem": True},
-    ]
-    kinds = [each.kind for each in config.validated(Study, VALUES | {"comparisons": pairs}).comparisons]
-    assert kinds == ["trainings", "encoders", "encoders", "trainings", "theorem"]
+@pytest.mark.parametrize(("claim", "bound"), [({}, 0.0), ({"within": 5.0}, 5.0), ({"not_worse_than": 1}, -1)])
+def test_p_is_the_level_at_which_the_interval_decides(claim, bound) -> None:
+    decision = decided(PAIR | claim, a=A, b=B)
+    assert decision.p == pytest.approx(ttest_rel(np.array(A) - bound, B).pvalue)
+    assert decided(PAIR | claim, a=A[:2], b=B).p == 1.0
 
 
 def test_the_correction_is_holms() -> None:
     """The smallest p is compared with 0.05 / 3, the next with 0.05 / 2; after a failure, none is decided."""
-    study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
-    sure, likely, unsure = (
-        studies.decide(study, rows(a=a, b=(0.0, 0.0, 0.0)))[0]
-        for a in ((1.0, 1.01, 1.02), (1.0, 1.3, 1.6), (1.0, 1.4, 1.8))
-    )
+    samples = (1.0, 1.01, 1.02), (1.0, 1.3, 1.6), (1.0, 1.4, 1.8)
+    sure, likely, unsure = (decided(PAIR, a=a, b=ZERO) for a in samples)
     assert sure.p < 0.05 / 3 < likely.p < 0.05 / 2 and unsure.p < 0.05
     assert studies.corrected([unsure, likely, sure]) == ["shown", "shown", "shown"]
     assert studies.corrected([unsure, unsure, sure]) == [studies.UNDECIDED, studies.UNDECIDED, "shown"]
@@ -103,33 +120,25 @@ def test_the_correction_is_holms() -> None:
 def test_seeds_needed_are_those_of_a_power_of_80_percent() -> None:
     """Of a paired t test: 34 for half a standard deviation, 3 for four (G*Power)."""
     assert studies.power(0.5, 34) == pytest.approx(0.8078, abs=1e-4)
-    study = config.validated(Study, VALUES | {"comparisons": VALUES["comparisons"][:1]})
-    (decision,) = studies.decide(study, rows(a=(-0.5, 0.5, 1.5), b=(0.0, 0.0, 0.0)))
+    decision = decided(PAIR, a=(-0.5, 0.5, 1.5), b=ZERO)
     assert decision.seeds_needed() == 34
     assert studies.cells(decision, decision.verdict)[-2:] == ["3 (34)", "undecided"]
 
 
-def test_nothing_is_decided_before_all_seeds_have_finished() -> None:
-    study = config.validated(Study, VALUES)
-    decision, *_ = studies.decide(study, rows(a=(62.5, 62.6), b=(60.0, 60.0)))
-    assert decision.interval is not None and decision.interval.low > 0
-    assert (decision.verdict, decision.p) == ("undecided", 1.0)
-    decision, *_ = studies.decide(study, rows(a=A, b=B[:1]))
-    assert (decision.differences, decision.interval) == ({0: 2.5}, None), "of seeds that both arms have"
-    untested = VALUES | {"comparisons": [{"arm": "a", "than": "b", "tested": False}]}
-    (decision,) = studies.decide(config.validated(Study, untested), rows(a=A, b=B))
-    assert decision.verdict == "not tested"
-
-
 def test_the_page_names_every_arm_and_verdict() -> None:
-    study = config.validated(Study, VALUES)
-    page = studies.page(study, rows(a=A, b=B))
-    assert "6 of 9 runs have finished" in page
+    """A deviation of 0.007 needs three decimals; what follows and what continues come first."""
+    page = studies.page(study(), rows(a=A, b=B))
+    assert "6 of 9 runs have finished. The plan was registered" in page
     assert f"| a | `loss=dcl` | 61.0 ± {np.std(A, ddof=1):.1f} | 3 |" in page
     assert "| c | `loss=dclw` |  | 0 |" in page
     interval = ttest_rel(A, B).confidence_interval(0.95)
     assert f"| a - b | above 0 | +2.83 | {interval.low:+.3g} to {interval.high:+.3g} | 3 | shown |" in page
     assert "* Commits of the code: abc\n" in page
+    old = study(follows="Take a.", continued="new", registration="with results")
+    page = studies.page(old, rows(a=(1.1166, 1.1062, 1.1035), b=(0.84, 0.84, 0.84)))
+    begin = ["# Is a larger than b?", "**What follows:** Take a.", "Continued by new.", "6 of 9 runs"]
+    assert page.startswith("\n\n".join(begin)) and "committed with its results" in page
+    assert "| 1.109 ± 0.007 | 3 |" in page and "| 0.8 ± 0.0 | 3 |" in page
 
 
 @pytest.mark.parametrize(
@@ -138,11 +147,69 @@ def test_the_page_names_every_arm_and_verdict() -> None:
         ({"comparisons": [{"arm": "a", "than": "d"}]}, "d is not an arm; choose one of a, b, c"),
         ({"comparisons": [{"arm": "a", "than": "a"}]}, "a is compared with itself"),
         ({"comparisons": [{"arm": ["b", "a"], "than": "a"}]}, "a is compared with itself"),
-        ({"comparisons": [{"arm": "a", "than": "b", "within": 2, "tested": False}]}, "makes none"),
+        ({"comparisons": [PAIR | {"within": 2, "tested": False}]}, "exclude each other"),
+        ({"comparisons": [PAIR | {"within": 2, "not_worse_than": 2}]}, "exclude each other"),
         ({"arms": {"a": ["x=1", "y=2"], "b": ["y=2", "x=1"]}}, "b and a have the same overrides"),
         ({"settings": ["seed=1"]}, "must not set the seed"),
     ],
 )
 def test_a_study_that_contradicts_itself_is_refused(change, message) -> None:
     with pytest.raises(ValueError, match=message):
-        config.validated(Study, VALUES | change)
+        study(**change)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("eqco_batch: [all - plain_64]", "eqco_batch does not test 'all - plain_64'"),  # tested: false
+        ("eqco_gradient: [moco_v2 - moco_v2.gradient_norm_plain_ratio]", "only checks the code"),
+        ("eqco_simo: [simo - moco_v2, simo - moco_v2]", "at most 10 different claims, found 2"),
+        (f"a: [{','.join('abcdefghijk')}]", "at most 10 different claims, found 11"),
+    ],
+)
+def test_primary_claims_are_few_tests_of_trainings(text, message, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(family, "PRIMARY", tmp_path / "primary.yaml")
+    family.PRIMARY.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        claims.page()
+
+
+def test_the_claims_of_the_page_are_recomputed(monkeypatch) -> None:
+    """From the files of rows, with NumPy and SciPy alone: intervals, pooled intervals, Holm's verdicts."""
+    monkeypatch.chdir(ROOT)
+    primary, rest = claims.page().split("## Exploratory")
+    shown, p = {}, {}
+    for line in (line.split(" | ") for line in primary.splitlines() if "| after |" in line):
+        name, claim = line[0].removeprefix("| ").split(", between")[0].split(": ", 1)
+        values, within = differences(name, claim), 1.5 if "between" in line[0] else 0.0
+        interval = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
+        assert line[2] == f"{values.mean():+.3g} ({interval[0]:+.3g} to {interval[1]:+.3g})"
+        p[name, claim] = max(stats.ttest_1samp(values, bound).pvalue for bound in (within, -within))
+        shown[name, claim] = not line[4].startswith("undecided")
+    ordered = sorted(p, key=lambda claim: p[claim])
+    passed = np.cumprod([p[claim] <= 0.05 / (len(p) - tried) for tried, claim in enumerate(ordered)])
+    assert {claim: bool(each) for claim, each in zip(ordered, passed, strict=True)} == shown and len(p) == 10
+    samples = [differences(*each) for each in VIEWS_20]
+    assert stats.bartlett(*samples).pvalue > 0.05
+    degrees = sum(len(each) - 1 for each in samples)
+    deviation = np.sqrt(sum(each.var() * len(each) for each in samples) / degrees)
+    values = differences("dcl_linear", "dclw - infonce")
+    half = stats.t.ppf(0.975, degrees) * deviation / np.sqrt(len(values))
+    assert f" | {values.mean() - half:+.3g} to {values.mean() + half:+.3g} | 10 |" in rest
+
+
+VIEWS_20 = [
+    ("dcl_linear", "dcl - infonce"),
+    ("jcl_memory", "jcl_5 - vanilla_2"),
+    ("dcl_sensitivity_again", "dcl - infonce"),
+]
+
+
+def differences(name: str, claim: str) -> np.ndarray:
+    """By seed; the claim is evaluated as it is written."""
+    values: dict[str, dict[str, float]] = {}
+    for row in csv.DictReader((stage.RESULTS / f"{name}.csv").open()):
+        values.setdefault(row["seed"], {})[row["arm"]] = float(row["value"])
+    mean = {"mean": lambda *numbers: sum(numbers) / len(numbers)}
+    return np.array([eval(claim, mean, by_arm) for by_arm in values.values()])

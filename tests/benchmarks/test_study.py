@@ -1,8 +1,10 @@
 """The stage of studies: which rows it accepts, and the experiments that it asks DVC for."""
 
+import json
 import math
+import os
+import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from click.testing import CliRunner
 
 from benchmarks import claims
 from benchmarks import study as stage
+from benchmarks.plans import parameters_hash
+from benchmarks.rows import append
 from benchmarks.studies import Row, Study
 from cl import config
 from cl.report.experiments import Experiment
@@ -19,11 +23,42 @@ from tests.support.study import VALUES
 STUDIES = sorted(path.stem for path in (ROOT / stage.STUDIES).glob("*.yaml"))
 
 
+def git(*arguments: str) -> str:
+    """Run git here."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@t"]
+    return subprocess.run(
+        ["git", *who, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def state(**changes: Any) -> str:
+    """Commit the study `name` and everything else that is here; the commit as rows name it."""
+    stage.STUDIES.mkdir(parents=True, exist_ok=True)
+    (stage.STUDIES / "name.yaml").write_text(json.dumps(VALUES | changes))  # JSON is YAML too
+    git("add", "-A")
+    git("commit", "-qm", "plan", "--allow-empty")
+    return git("rev-parse", "HEAD")[:10]
+
+
+def add_row(commit: str, parameters: str = "", seed: int = 0) -> None:
+    """A finished run of arm `a`, with the plan that is here."""
+    study = stage.load("name")
+    plan = git("hash-object", str(stage.STUDIES / "name.yaml"))[:10]
+    row = Row("a", seed, 61.0, 60, commit, study.fingerprint("a"), plan, parameters)
+    append(stage.RESULTS / "name.csv", Row._fields, [row])
+
+
 @pytest.fixture
 def results(tmp_path, monkeypatch) -> Path:
-    """An empty folder of results in an otherwise empty current folder."""
+    """The folder of results in the current folder, a repository with a study `name` and a file of code."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     stage.RESULTS.mkdir(parents=True)
+    (tmp_path / "cl").mkdir()
+    (tmp_path / "cl" / "code.py").touch()
+    (tmp_path / ".gitignore").write_text("/scratch\n")
+    git("init", "-q")
+    state()
     return tmp_path / stage.RESULTS
 
 
@@ -34,14 +69,89 @@ def results(tmp_path, monkeypatch) -> Path:
         (["a,0,61.0,60,abc,{f}", "a,0,9.0,60,abc,{f}"], "line 3: a with seed 0 is there twice; delete one"),
         (["a,0,61.0,60,abc,{f}", "<<<<<<< HEAD"], "line 3: found 1 of 6 columns"),
         (["a,zero,61.0,60,abc,{f}"], "line 2: invalid literal for int"),
+        (["a,0,61.0,60,abc,f"], "name.csv has runs of arm a whose settings or metric are not"),
+        (["a,0,61.0,60,abc,{f}"], "has rows that name no plan"),
+        (["old,0,61.0,60,abc,f"], "has rows that name no plan"),  # an arm that the study no longer has
     ],
 )
 def test_damaged_rows_get_one_sentence(lines, message, results) -> None:
+    """Here of the columns of studies that are older than registered plans."""
     study = config.validated(Study, VALUES)
-    text = "\n".join([",".join(Row._fields), *lines]).format(f=study.fingerprint("a"))
+    text = "\n".join([",".join(Row._fields[:6]), *lines]).format(f=study.fingerprint("a"))
     (results / "name.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         stage.rows("name", study)
+    older = study.model_copy(update={"registration": "with results"})
+    if "no plan" in message:
+        assert [row.plan for row in stage.rows("name", older)] == [""]
+
+
+@pytest.mark.parametrize("case", ["good", "other commit", "uncommitted", "not in the history", "other plan"])
+def test_rows_are_accepted_only_from_commits_with_their_plan(case, results) -> None:
+    before = git("rev-parse", "HEAD")[:10]
+    commit = state(seeds=[0, 1])
+    if case == "not in the history":
+        git("reset", "-q", "--soft", before)
+        git("commit", "-qm", "the same in another commit")
+    add_row({"other commit": before, "uncommitted": f"{commit}+"}.get(case, commit))
+    if case == "good":
+        state(seeds=[0, 1], follows="Take a.")  # text may change
+        assert [row.commit for row in stage.rows("name", stage.load("name"))] == [commit]
+        return
+    if case == "other plan":
+        state(seeds=[0, 1, 2])
+    message = "name.yaml: seeds changed after the first row" if case == "other plan" else "lacks their plan"
+    with pytest.raises(ValueError, match=message):
+        stage.rows("name", stage.load("name"))
+
+
+@pytest.fixture
+def runs(monkeypatch) -> list[Any]:
+    """The runs that were made in this process, each with its readers."""
+    made: list[Any] = []
+
+    def run(params: Any, readers: Any) -> tuple[dict[str, float], float]:
+        made.append(readers)
+        return {"knn_top1": 60.0, "npc_mean_32": 0.5}, 59.6
+
+    monkeypatch.setattr(stage, "collect", lambda say: [])
+    monkeypatch.setattr(stage.in_process, "run", run)
+    monkeypatch.setattr(stage.in_process, "shards", lambda params, folder: ["shards"])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("an untracked file", "does not have these files as they are here: cl/new.py "),
+        ("a dirty tree", "does not have these files as they are here: cl/code.py "),
+        ("a changed plan", "does not have these files as they are here: docs/studies/name.yaml "),
+        ("a plan in no commit", "the last commit has no docs/studies/name.yaml"),
+        ("a plan changed after its first row", "name.yaml: seeds changed after the first row"),
+        ("a changed recipe", "arm a has rows with parameters 0123456789 and would now run with"),
+        ("an older study", "older than registered plans"),
+    ],
+)
+def test_nothing_runs_without_a_registered_plan(case, message, results, runs) -> None:
+    plan = stage.STUDIES / "name.yaml"
+    if case == "an untracked file":
+        Path("cl/new.py").touch()
+    elif case == "a dirty tree":
+        Path("cl/code.py").write_text("1")
+    elif case == "a changed plan":
+        plan.write_text(json.dumps(VALUES | {"seeds": [5]}))
+    elif case == "a plan in no commit":
+        git("rm", "-q", "--cached", str(plan))
+        git("commit", "-qm", "without the plan")
+    elif case == "a plan changed after its first row":
+        add_row(git("rev-parse", "HEAD")[:10])
+        state(seeds=[0, 5])
+    elif case == "a changed recipe":
+        add_row(git("rev-parse", "HEAD")[:10], "0123456789")
+    else:
+        state(registration="before results")
+    done = CliRunner().invoke(stage.main, ["name", "--short"])
+    assert (done.exit_code, runs) == (1, []) and message in done.output and "Traceback" not in done.output
 
 
 PARAMS = {"seed": 0}
@@ -49,7 +159,7 @@ PARAMS = {"seed": 0}
 
 def experiment(arm: str, seed: int, **changes: Any) -> Experiment:
     """A finished experiment of the study `name`."""
-    made = {"pretrain": {"seconds": 60.4, "commit": "0123456789abcdef", "uncommitted_changes": False}}
+    made = {"pretrain": {"seconds": 60.4, "commit": git("rev-parse", "HEAD"), "uncommitted_changes": False}}
     values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}, "provenance": made} | changes
     return Experiment(name=f"name-{arm}-{seed}", revision="", **values)
 
@@ -68,14 +178,18 @@ def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
     experiments.append(experiment("a", 0))
     stage.record("name", study)
     (results / "name.csv").write_text((results / "name.csv").read_text().rstrip("\n"))  # as some editors do
-    made = experiments[0].provenance["pretrain"] | {"uncommitted_changes": True}
-    experiments.append(experiment("b", 1, provenance={"pretrain": made}))
+    experiments.append(experiment("b", 1))
     stage.record("name", study)
+    commit, plan = git("rev-parse", "HEAD", "HEAD:docs/studies/name.yaml").splitlines()
     assert stage.rows("name", study) == [
-        Row("a", 0, 61.0, 60, "0123456789", study.fingerprint("a")),
-        Row("b", 1, 62.0, 60, "0123456789+", study.fingerprint("b")),
+        Row(arm, seed, value, 60, commit[:10], study.fingerprint(arm), plan[:10], parameters_hash({}))
+        for arm, seed, value in (("a", 0, 61.0), ("b", 1, 62.0))
     ]
     assert len(stage._missing("name", study)) == 7
+
+
+DIRTY = {"seconds": 60.4, "commit": "HEAD", "uncommitted_changes": True}
+LOST = {"seconds": 60.4, "commit": "0123456789", "uncommitted_changes": False}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +206,8 @@ def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
             "no usable knn_top1 .*evaluate/knn was made with a different seed",
         ),
         ({"provenance": {"baseline/random": {}}}, "no usable knn_top1"),
+        ({"provenance": {"pretrain": DIRTY}}, "uncommitted changes or without .*`dvc exp remove name-a-0`"),
+        ({"provenance": {"pretrain": LOST}}, "without docs/studies/name.yaml"),
     ],
 )
 def test_an_experiment_that_cannot_be_recorded_gets_one_sentence(
@@ -103,21 +219,14 @@ def test_an_experiment_that_cannot_be_recorded_gets_one_sentence(
     assert not (results / "name.csv").exists()
 
 
-@pytest.fixture
-def asked(results, experiments, monkeypatch) -> list[tuple[str, int, str]]:
-    """The experiments that the command asks DVC for; `a` with seed 0 is in its queue already."""
-    calls: list[tuple[str, int, str]] = []
-    monkeypatch.setattr(stage, "_queued", lambda: {"name-a-0"})
-    monkeypatch.setattr(
-        stage, "_experiment", lambda name, study, arm, seed, how: calls.append((arm, seed, how))
-    )
-    monkeypatch.setattr(stage, "load", lambda name: config.validated(Study, VALUES | {"seeds": [0]}))
-    monkeypatch.delenv("CL_SCRATCH", raising=False)
-    return calls
-
-
 @pytest.mark.parametrize(("options", "how"), [([], "--queue"), (["--run"], "--temp")])
-def test_what_is_queued_is_left_to_the_queue(options, how, asked) -> None:
+def test_what_is_queued_is_left_to_the_queue(options, how, results, experiments, monkeypatch) -> None:
+    """`a` with seed 0 is in it already."""
+    state(seeds=[0])
+    asked: list[tuple[str, int, str]] = []
+    monkeypatch.setattr(stage, "_queued", lambda: {"name-a-0"})
+    monkeypatch.setattr(stage, "_experiment", lambda name, study, *what: asked.append(what))
+    monkeypatch.delenv("CL_SCRATCH", raising=False)
     said = CliRunner().invoke(stage.main, ["name", *options]).output
     assert asked == [("b", 0, how), ("c", 0, how)]
     assert ("name-a-0 is in DVC's queue: `dvc queue remove name-a-0`" in said) == bool(options)
@@ -125,59 +234,26 @@ def test_what_is_queued_is_left_to_the_queue(options, how, asked) -> None:
     assert "0 of 3 runs have finished" in said
 
 
-def test_short_runs_record_all_numbers_of_a_run(asked, results, monkeypatch) -> None:
+def test_short_runs_record_all_numbers_of_a_run(results, runs) -> None:
     """Without DVC; what is recorded is not run again."""
-    values = VALUES | {"seeds": [0], "comparisons": [{"arm": "a", "than": "a.npc_mean_32"}]}
-    monkeypatch.setattr(stage, "load", lambda name: config.validated(Study, values))
-    monkeypatch.setattr(stage, "parameters", lambda *overrides: SimpleNamespace(dataset=Dataset()))
-    monkeypatch.setattr(stage.in_process, "shards", lambda params, folder: ["shards"])
-    runs: list[Any] = []
-
-    def run(params: Any, readers: Any) -> tuple[dict[str, float], float]:
-        runs.append(readers)
-        return {"knn_top1": 60.0, "npc_mean_32": 0.5}, 59.6
-
-    monkeypatch.setattr(stage.in_process, "run", run)
+    commit = state(seeds=[0], comparisons=[{"arm": "a", "than": "a.npc_mean_32"}])
     for _ in range(2):
         assert not CliRunner().invoke(stage.main, ["name", "--short"]).exception
-        assert runs == [["shards"]] * 3 and not asked
-    found = [row[:4] for row in stage.rows("name", stage.load("name"))]
+        assert runs == [["shards"]] * 3
+    rows = stage.rows("name", stage.load("name"))
+    found = [(*row[:4], row.commit) for row in rows]
     assert found == [
-        ("a", 0, 60.0, 60),
-        ("a.npc_mean_32", 0, 0.5, 60),
-        ("b", 0, 60.0, 60),
-        ("c", 0, 60.0, 60),
+        ("a", 0, 60.0, 60, commit),
+        ("a.npc_mean_32", 0, 0.5, 60, commit),
+        ("b", 0, 60.0, 60, commit),
+        ("c", 0, 60.0, 60, commit),
     ]
-
-
-class Dataset:
-    """Stands for all parameters of the data."""
-
-    def model_dump_json(self) -> str:
-        return "{}"
+    assert len({row.parameters for row in rows}) == 3
 
 
 def test_the_page_of_all_claims_is_that_of_the_rows(monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     assert (stage.RESULTS / "claims.md").read_text() == claims.page()
-
-
-def test_rows_of_other_settings_are_refused(results) -> None:
-    """But not those of arms that the study no longer has."""
-    study = config.validated(Study, VALUES)
-    line = f"a,0,61.0,60,abc,{study.fingerprint('a')}\nold,0,61.0,60,abc,f\n"
-    (results / "name.csv").write_text(",".join(Row._fields) + "\n" + line)
-    assert stage.rows("name", study) == [
-        Row("a", 0, 61.0, 60, "abc", study.fingerprint("a")),
-        Row("old", 0, 61.0, 60, "abc", "f"),
-    ]
-    for change in (
-        {"metric": "linear_top1"},
-        {"settings": []},
-        {"arms": VALUES["arms"] | {"a": ["loss=nce"]}},
-    ):
-        with pytest.raises(ValueError, match="name.csv has runs of arm a whose settings or metric are not"):
-            stage.rows("name", config.validated(Study, VALUES | change))
 
 
 @pytest.mark.slow
