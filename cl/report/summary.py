@@ -178,12 +178,12 @@ def _short_names(keys: list[str]) -> list[str]:
 
 
 def _best(metric: str, groups: list[list[Experiment]]) -> tuple[str, Estimate] | None:
-    """The metric and its largest mean over seeds; None if experiments differ in data, protocol or budget."""
+    """The metric and its largest mean over seeds; None if they differ in data, protocol or budget."""
     rows = [row for group in groups for row, _ in measured_rows(metric, group)]
     if any(key.startswith(("data", *GROUPS.values(), *BUDGET)) for key in varying_keys(rows)):
         return None
     means = [mean for group in groups if (mean := mean_over_seeds(group, metric))]
-    return metric, max(means, key=lambda mean: mean.mean)
+    return (metric, max(means, key=lambda mean: mean.mean)) if len(means) > 1 else None
 
 
 def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:

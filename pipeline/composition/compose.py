@@ -185,9 +185,14 @@ def _drop_what_is_not_chosen(composed: DictConfig, given: list[Override]) -> Non
                 baseline[group] = [each for each in names if each in composed[group]]
 
 
-def _is_chosen(entry: DictConfig) -> bool:
+def _is_chosen(entry: Any) -> bool:
     """Whether the entry has what only its own file sets: its kind, or how a baseline is trained."""
-    return "kind" in entry or ("training" in entry and (entry.training is None or "views" in entry.training))
+
+    def has(value: Any, key: str) -> bool:
+        return isinstance(value, DictConfig) and key in value
+
+    trained = has(entry, "training") and (entry.training is None or has(entry.training, "views"))
+    return has(entry, "kind") or trained
 
 
 def _drop_what_needs_labels(composed: DictConfig, say: Say) -> None:

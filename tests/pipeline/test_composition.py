@@ -24,6 +24,8 @@ MISTAKES = {
     "+optim.epoch=3": "optim: unknown key epoch; did you mean epochs?",
     "optim.epochs.warmup=3": "optim.epochs.warmup is not a parameter; optim.epochs is 15",
     "evaluations.knnn.k=3": "evaluations.knnn is not a parameter; did you mean knn? Choices: knn, linear, ",
+    "+evaluations.x=3": "evaluations.x is not a parameter; choose one of knn, linear, ",
+    "+baselines.x.training=3": "baselines.x is not a parameter; choose one of ",
     "evaluations.knn_200.k=3": "evaluations.knn_200 is not chosen; choose evaluation=[knn,linear,",
     "baselines.supervised.optim.epochs=3": "did you mean baselines.supervised.training.optim.epochs?",
     "views.size=64": "did you mean views.random.size?",
