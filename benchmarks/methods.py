@@ -79,16 +79,19 @@ def commit() -> str:
 def table(found: list[dict[str, str]]) -> str:
     """Markdown: a row for each method, best first."""
     values: dict[tuple[str, str], dict[int, float]] = {}
+    seconds: dict[tuple[str, str], list[float]] = {}
     for row in found:
+        seconds.setdefault((row["method"], row["loss"]), []).append(float(row["seconds"]))
         values.setdefault((row["method"], row["loss"]), {})[int(row["seed"])] = float(row["knn_top1"])
     start = values.pop((RANDOM, ""))
     ordered = sorted(values.items(), key=lambda item: -fmean(item[1].values()))
-    lines = ["| method | loss | kNN top-1 | gain | seeds |", "|---" * 5 + "|"]
+    lines = ["| method | loss | kNN top-1 | gain | seeds | seconds |", "|---" * 6 + "|"]
     for (method, loss), by_seed in ordered:
         gains = [value - start[seed] for seed, value in by_seed.items()]
         knn = rows.mean_and_deviation(list(by_seed.values()))
-        lines.append(f"| {method} | {loss} | {knn} | {rows.mean_and_deviation(gains)} | {len(by_seed)} |")
-    lines.append(f"| random encoder | | {rows.mean_and_deviation(list(start.values()))} | | {len(start)} |")
+        end = f"{len(by_seed)} | {fmean(seconds[method, loss]):,.0f} |"
+        lines.append(f"| {method} | {loss} | {knn} | {rows.mean_and_deviation(gains)} | {end}")
+    lines.append(f"| random encoder | | {rows.mean_and_deviation(list(start.values()))} | | {len(start)} | |")
     return "\n".join(lines)
 
 

@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
 
 def lightly(params: Params, workers: int, source: Path | None) -> Parts:
-    """Every view against the first two, as our SimCLR does."""
+    """Every view against the first two, both ways: 12 ordered pairs of four views; our SimCLR has six."""
     view, jitter = params.views["random"], params.views["random"].jitter
     transform = SimCLRViewTransform(
         input_size=view.size,
