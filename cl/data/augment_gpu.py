@@ -73,10 +73,8 @@ def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
 def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
     """Brightness, contrast, saturation and hue in each image's own order; overwrites `x`.
 
-    Hue, the most expensive, is changed in all images at once, between the operations before and after it.
-
-    Args:
-        ends: from `sorted_by_hue`, in whose order the images are.
+    Hue, the most expensive, is changed in all images at once, between the operations before and after it: the
+    images are in the order of `sorted_by_hue`, which also gives `ends`.
     """
     order = torch.stack(params.jitter_order).long()  # (4, N)
     factors = torch.stack(params.factors).gather(0, order)
@@ -117,9 +115,7 @@ def require_fused(device: torch.device) -> None:
 def blend_(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     """Brightness (0), contrast (1), saturation (2): blend with black, the mean of gray, or the gray image.
 
-    Args:
-        x: is overwritten.
-        operation, factor: (N,).
+    Overwrites `x` by the operation of each image, (N,), with its factor, (N,).
     """
     gray = _gray(x)
     other = torch.where(_per_image(operation == 1), gray.mean((1, 2, 3), keepdim=True), gray)

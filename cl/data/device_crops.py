@@ -203,10 +203,7 @@ def turn(image: Tensor, orientation: int) -> Tensor:
 
 
 def on_device(data: TrainSet, here: Machine, say: Callable[[str], None]) -> DeviceTrainSet:
-    """The batches of `data`, cropped on the device.
-
-    Args:
-        say: prints where images are decoded.
+    """The batches of `data`, cropped on the device; `say` prints where images are decoded.
 
     Raises:
         ValueError: the device must decode JPEGs but cannot.

@@ -20,12 +20,8 @@ FURTHEST = 64  # largest reduction by PyTorch's kernels, which need shared memor
 def crop_all(images: Tensor, boxes: Tensor, size: int, interpolation: str) -> Tensor:
     """Crop images of equal size, each to its own box, by two matrix products.
 
-    Args:
-        images: (N, 3, H, W) uint8.
-        boxes: (N, 4) on the same device: left, top, right, bottom.
-
-    Returns:
-        (N, 3, size, size) uint8, channels-last.
+    (N, 3, H, W) uint8 to (N, 3, size, size) uint8, channels-last; the boxes (N, 4), on the same device, are
+    left, top, right, bottom.
     """
     n, channels, height, width = images.shape
     starts, stops = boxes.double().view(n, 2, 2).permute(1, 2, 0).flatten(1)  # (2 N,): rows after columns

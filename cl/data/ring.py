@@ -44,15 +44,11 @@ Fill = Callable[[int, slice, list[np.ndarray]], None]
 def filled(
     fill: Fill, batches: range, rows: Callable[[int], int], arrays: list[Array], workers: int
 ) -> Iterator[list[np.ndarray]]:
-    """The batches that `fill` writes, in order.
-
-    With workers, a batch's memory is reused two batches later.
+    """The batches that `fill` writes, in order; with workers, a batch's memory is reused two batches later.
 
     Args:
         fill: called as fill(batch, slice of rows, those rows of the arrays), by the workers.
-        batches: the numbers of the batches.
         rows: the number of rows of a batch; only the last batch may have fewer.
-        arrays: the arrays of a batch.
         workers: number of processes; 0, or where none can be forked: the calling process fills the batches.
 
     Raises:

@@ -105,9 +105,7 @@ def _match_class(
 def _match(overlaps: np.ndarray, difficult: np.ndarray, threshold: float) -> np.ndarray:
     """Verdicts (n,) on the detections of one class in one image: 1 correct, 0 wrong, -1 not counted.
 
-    Args:
-        overlaps: with each object, (n, objects), in descending order of score.
-        difficult: (objects,)
+    overlaps: with each object, (n, objects), in descending order of score.
     """
     matched = np.zeros(len(difficult), bool)
     verdicts = np.zeros(len(overlaps), np.int64)

@@ -61,10 +61,7 @@ def levels(network: Any) -> list[Level]:
 
 
 def check(network: nn.Module, side: int) -> None:
-    """Check that a detector's pyramid can be built on a network on the meta device.
-
-    Args:
-        side: the short side of the images, in pixels.
+    """Check that a detector's pyramid can be built on a network on the meta device, at a short side in px.
 
     Raises:
         ValueError: the network lacks the maps, or does not take the images; the message is the reason alone.

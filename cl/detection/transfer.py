@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cl.console.progress import Progress
+from cl.data.transform import Transform
 from cl.detection.average_precision import Detections, evaluate
 from cl.detection.config import Config
 from cl.detection.data import DataSet
@@ -28,9 +29,6 @@ from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from cl.training.optim import Group
 from cl.training.tasks import Task
-
-if TYPE_CHECKING:
-    from cl.data.transform import Transform
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Detection(Task):
 
 
 def fine_tune(
-    config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform", run: FineTuningRun
+    config: Config, backbone: Backbone, dataset: DataSet, transform: Transform, run: FineTuningRun
 ) -> dict[str, float]:
     """Fine-tune all layers of a detector and return its metrics, those of `average_precision.evaluate`.
 

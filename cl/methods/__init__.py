@@ -139,12 +139,9 @@ class BaseMethod(nn.Module):
     def contrast_in_batch(
         self, queries: Tensor, keys: Tensor, batch: Batch, all_keys: Tensor | None = None
     ) -> Contrast:
-        """Queries against all ranks' keys; the key of the query's own image is the positive.
+        """Queries (N, E, D) against all ranks' keys (N, D each); the key of a query's image is its positive.
 
-        Args:
-            queries: (N, E, D), E queries per image.
-            keys: (N, D).
-            all_keys: the keys of all ranks, if they are gathered already.
+        all_keys: those of all ranks, if they are gathered already.
         """
         e = queries.shape[1]
         rows = gather(keys) if all_keys is None else all_keys
@@ -157,13 +154,9 @@ class BaseMethod(nn.Module):
         return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
     def shuffled(self, images: int, purpose: str) -> Tensor | None:
-        """A permutation for ShuffleBN, on the CPU, of the images that all ranks encode in a pass.
+        """(W images,) on the CPU: a permutation for ShuffleBN of what all ranks encode in a pass.
 
-        Args:
-            images: the number of images on this rank.
-
-        Returns:
-            (W images,), or None if there is only one batch-norm group.
+        None if there is only one batch-norm group.
         """
         if self.bn_groups == 1:
             return None

@@ -48,12 +48,8 @@ class Bank(nn.Module):
     def update(self, positions: Tensor, new: Tensor, groups: Tensor | None) -> None:
         """Move the rows v of the images in the batch of all ranks to l2(momentum v + (1 - momentum) z).
 
-        An image that occurs several times in the batch is updated once, with its first embedding.
-
-        Args:
-            positions: (N,), of this rank's images.
-            new: (N, D), their embeddings z.
-            groups: (N,), or None where the data has no groups.
+        An image that occurs several times in the batch is updated once, with its first embedding z. Of this
+        rank's images: positions (N,), embeddings (N, D) and groups (N,), if the data has any.
         """
         positions, new = gather(positions), gather(new).to(self.rows.dtype)
         first = (positions[:, None] == positions).byte().argmax(1)  # the same values for all copies
@@ -97,9 +93,7 @@ class Bank(nn.Module):
     def estimate_normalizer(self, log_sums: Tensor, counts: Tensor) -> None:
         """Set `log_normalizer` from the first batch.
 
-        Args:
-            log_sums: (N,), log of the sum of exp(logit) over positives and negatives of this rank's queries.
-            counts: (N,), the number of logits in each sum.
+        log_sums: (N,), log of the sum of exp(logit) over the `counts` (N,) candidates of this rank's queries.
         """
         self.log_normalizer.copy_(gather(log_sums).logsumexp(0) - gather(counts).sum().log())
         self._normalized = True

@@ -19,9 +19,7 @@ class Config(BaseConfig):
 
 
 def patch_and_stride(side: int, grid: int, patch: int | None) -> tuple[int, int]:
-    """The side of a patch and the distance to the next, so that `grid` patches in a row reach both edges.
-
-    patch: the side; None if neighbours overlap by half.
+    """The side of a patch (None: neighbours overlap by half) and the distance to the next, edge to edge.
 
     Raises:
         ValueError: the patches would not start at whole pixels.

@@ -18,11 +18,8 @@ from cl.objective.selected import over_selected
 def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor) -> Tensor:
     """(N,): sum over the negatives that count of softplus(q_i . k / temperature - shift_i).
 
-    A query without negatives has the sum 0.
-
-    Args:
-        queries: (N, D).
-        temperature: a number or a scalar tensor; it and `shift`, (N,), may carry a gradient.
+    A query (of N, D) without negatives has the sum 0. The temperature, a number or a scalar tensor, and
+    `shift`, (N,), may carry a gradient.
     """
     return _sum(_SOFTPLUS, queries, negatives, temperature, shift)
 

@@ -56,11 +56,8 @@ class Contrast:
     def negative_log_complement_sum(self, positive_logit: Tensor, partition: Tensor) -> Tensor:
         """(N,): sum of log(1 - p_k) over the negatives that count, p the softmax over them and a positive.
 
-        1 - p_k of a negative with p_k > LARGEST is the sum of all other probabilities.
-
-        Args:
-            positive_logit: (N,).
-            partition: (N,), the log-partition over the positive and the negatives.
+        1 - p_k of a negative with p_k > LARGEST is the sum of all other probabilities. `partition`, (N,), is
+        the log-partition over the positive, whose logits are (N,), and the negatives.
         """
         arguments = self.queries, self.negatives, self.temperature, partition
         others = (positive_logit - partition).exp() + probability_sum(*arguments)
@@ -114,10 +111,7 @@ class Contrast:
 
 
 def all_against_all(embeddings: Sequence[Tensor], batch: Batch) -> tuple[Tensor, Tensor, Negatives]:
-    """Each of an image's V embeddings against those of other images of all ranks (SimCLR: V = 2).
-
-    Args:
-        embeddings: V x (N, D) unit rows.
+    """Each of an image's V embeddings, V x (N, D), against those of all ranks' other images (SimCLR: V = 2).
 
     Returns:
         Queries (N V, D), image-major; their positives (N V, V - 1, D), the other embeddings of the image; and

@@ -5,18 +5,16 @@ Its defaults suit Detectron's own models: BGR, no division by the standard devia
 transfer.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cl.data.transform import Transform
 from cl.detection.config import Config
-
-if TYPE_CHECKING:
-    from cl.data.transform import Transform
 
 C4_HEADS = "Res5ROIHeadsExtraNorm"  # registered by `cl.detection.engines.detectron2`
 NORM = "SyncBN"
 
 
-def settings(config: Config, name: str, transform: "Transform", classes: int) -> dict[str, Any]:
+def settings(config: Config, name: str, transform: Transform, classes: int) -> dict[str, Any]:
     """The keys below `MODEL` to set, by their dotted names, for a backbone such as resnet50.
 
     Images and steps come from `cl.detection.samples` and `cl.training.loop`, so other keys have no effect.
@@ -25,7 +23,7 @@ def settings(config: Config, name: str, transform: "Transform", classes: int) ->
     return keys | (_fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config))
 
 
-def _network(config: Config, name: str, transform: "Transform", classes: int) -> dict[str, Any]:
+def _network(config: Config, name: str, transform: Transform, classes: int) -> dict[str, Any]:
     return {
         "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
         "MODEL.WEIGHTS": "",

@@ -5,7 +5,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from detectron2.config import CfgNode, get_cfg
@@ -20,15 +20,13 @@ from torch import Tensor, nn
 from torchvision.models.resnet import ResNet as Backbone
 from torchvision.transforms.functional import pil_to_tensor
 
+from cl.data.transform import Transform
 from cl.detection.average_precision import Detections, encode_masks
 from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.engines._detectron2_settings import settings
 from cl.detection.samples import Sample, resized
 from cl.networks.detectron2_names import in_detectron2
-
-if TYPE_CHECKING:
-    from cl.data.transform import Transform
 
 
 @ROI_HEADS_REGISTRY.register()
@@ -58,7 +56,7 @@ class Res5ROIHeadsExtraNorm(Res5ROIHeads):
 class Detector(nn.Module):
     """`cl.detection.engines.Detector`; copies the backbone's tensors."""
 
-    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform") -> None:
+    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, transform: Transform) -> None:
         super().__init__()
         self.config = config
         segmentations = [s for record in dataset.train for s in record.segmentations or []]

@@ -9,7 +9,7 @@ linear layer. Pyramid and head have batch norm (EqCo, appendix B.5), or layer no
 
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torchvision.models.resnet import ResNet
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.transforms.functional import pil_to_tensor
 
+from cl.data.transform import Transform
 from cl.detection.average_precision import Detections, encode_masks
 from cl.detection.config import Config
 from cl.detection.data import DataSet
@@ -33,9 +34,6 @@ from cl.detection.samples import Sample, resized_size
 from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import update_running_stats
 from cl.runtime.machine import to_device
-
-if TYPE_CHECKING:
-    from cl.data.transform import Transform
 
 RATIOS = (0.5, 1.0, 2.0)
 HIDDEN = 1024  # width of the head's linear layer
@@ -77,7 +75,7 @@ class MaskHead(nn.Module):
 class Detector(nn.Module):
     """`cl.detection.engines.Detector`; takes over the modules of the backbone."""
 
-    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, transform: "Transform") -> None:
+    def __init__(self, config: Config, backbone: Backbone, dataset: DataSet, transform: Transform) -> None:
         super().__init__()
         self.masks = config.masks
         settings = {

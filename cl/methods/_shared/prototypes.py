@@ -65,11 +65,9 @@ class PrototypeMethod(BaseMethod):
         return self.prototypes.detach() if self._frozen else self.prototypes
 
     def contrasts(self, embeddings: list[Tensor], means: list[Tensor], prototypes: Tensor) -> list[Contrast]:
-        """A contrast of N queries with all prototypes for every view and every code of another view.
+        """A contrast with all prototypes for every view, V x (N, D), and every code of another view.
 
-        Args:
-            embeddings: V x (N, D).
-            means: for each of the first two views, (N, D), the mean prototype under its code.
+        means: for each of the first two views, (N, D), the mean prototype under its code.
         """
         negatives = Negatives(prototypes)
         return [self.contrast(embeddings[a], means[b][:, None], negatives) for a, b in pairs(len(embeddings))]
@@ -81,11 +79,8 @@ def sinkhorn(logits: Tensor, counted: Tensor, iterations: int) -> Tensor:
     Sinkhorn and Knopp's iterations in logarithms, over the rows of all ranks.
 
     Args:
-        logits: (V, n, K), for each of V views this rank's rows of scores / epsilon.
+        logits: (V, n, K) as the result, for each of V views this rank's rows of scores / epsilon.
         counted: (n,) bool, the rows that enter the sums over columns.
-
-    Returns:
-        (V, n, K).
     """
     for _ in range(iterations):
         local = logits.masked_fill(~counted[:, None], -torch.inf).logsumexp(1)  # (V, K)
