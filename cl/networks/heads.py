@@ -37,6 +37,11 @@ class Config(BaseConfig):
             raise ValueError(
                 f"last_bias=true has no effect before last_norm={self.last_norm}; choose last_bias=false"
             )
+        if not self.hidden and (self.norm or self.activation != "relu"):
+            raise ValueError(
+                "hidden=[] leaves nothing for norm and activation to act on; choose norm=false and "
+                "activation=relu"
+            )
         return self
 
 
