@@ -9,12 +9,14 @@ from torch import nn
 from cl.config import Params
 from cl.detection.config import Config
 from cl.detection.data import read
+from cl.detection.engines import engine
 from cl.detection.engines.torchvision import Detector
 from cl.detection.samples import sample
 from cl.detection.transfer import build_optimizer
 from cl.training.optim import set_lr
 from pipeline.support.locations import transform
 from tests.support.detection import FPN, RESNET18, build_backbone, small
+from tests.support.detectron2 import installed
 
 
 def build(config: Config, params: Params, scenes_folder: Path, width: float = 1) -> Detector:
@@ -82,3 +84,9 @@ def test_pretrained_layers_have_a_separate_learning_rate(params, scenes_folder, 
         norm = isinstance(detector.get_submodule(name.rpartition(".")[0]), nn.BatchNorm2d)
         assert groups[parameter]["lr"] == pytest.approx(0.0005 if name.startswith(slow) else 0.005), name
         assert groups[parameter]["weight_decay"] == (0 if norm else config.weight_decay), name
+
+
+@pytest.mark.skipif(installed, reason="detectron2 is installed")
+def test_an_engine_that_is_not_installed_is_refused() -> None:
+    with pytest.raises(ValueError, match="detectron2 is not installed; .*, or choose engine=torchvision"):
+        engine("detectron2")
