@@ -73,8 +73,10 @@ def test_resnet10_is_the_first_block_of_each_stage_of_resnet18() -> None:
 
 @pytest.mark.parametrize(("width", "features"), [(0.125, 64), (0.5, 256), (2, 1024)])
 def test_networks_of_other_widths_run(width, features) -> None:
-    network = backbones.build(tiny.residual(width=width))
-    assert network(torch.randn(2, 3, 16, 16)).shape == (2, network.fc_features) == (2, features)
+    """With the small stem, which keeps the size of the images."""
+    network, images = backbones.build(tiny.residual(width=width)), torch.randn(2, 3, 16, 16)
+    assert network(images).shape == (2, network.fc_features) == (2, features)
+    assert network.maxpool(network.conv1(images)).shape[2:] == (16, 16)
 
 
 def test_the_cosine_stem_has_the_cosine_transforms_patterns_which_stay_and_random_ones_beside_them() -> None:
