@@ -34,6 +34,18 @@ def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 PATH, SIZE = click.Path(path_type=Path), click.IntRange(min=1)
 TABLE = click.option("--to", type=PATH, help="A file to write: .csv or .parquet.")
+table_options = _together(
+    click.option(
+        "--column",
+        "columns",
+        multiple=True,
+        metavar="NAME=COLUMN",
+        callback=lambda context, option, given: dict(each.partition("=")[::2] for each in given),
+        help="What the table calls path, label or group, such as label=species; or a column per class: "
+        "label=cat,dog.",
+    ),
+    click.option("--separator", help="Between the labels in a cell.  [default: ;]"),
+)
 labelled_options = _together(
     click.option("--train", multiple=True, required=True, type=PATH, help="Labelled images."),
     click.option(
@@ -47,6 +59,7 @@ labelled_options = _together(
         type=PATH,
         help="A table with the columns path and label, optionally group, instead of folders.",
     ),
+    table_options,
     click.option("--holdout", default=0.2, show_default=True, help="The share that is held out."),
     click.option("--k", type=SIZE, default=20, show_default=True, help="Neighbours that vote."),
 )
@@ -77,6 +90,7 @@ size_options = _together(
 
 @main.command("classify", short_help="Classify images from a few labels.")
 @click.option("--labels", help="A .csv or .parquet table with the columns path and label, optionally group.")
+@table_options
 @click.option("--images", multiple=True, help="A file, folder, list or table of images; may be repeated.")
 @click.option("--features", help="A file of cl embed, instead of --images and --encoder.")
 @click.option("--classifier", help="A file of --save, instead of --labels.")

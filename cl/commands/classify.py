@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import listing, matching
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.labels import Targets, read_targets
+from cl.commands.inputs.labels import Labels, Targets, read_targets
+from cl.commands.inputs.labels import opened as opened_table
 from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.outputs.classification import (
     FILE,
@@ -46,6 +47,8 @@ def classify(
     classifier: File | None = None,
     to: File | None = None,
     save: File | None = None,
+    columns: Mapping[str, str] | None = None,
+    separator: str | None = None,
     every_class: bool = False,
     finetune: bool = False,
     prefix: str | None = None,
@@ -60,6 +63,9 @@ def classify(
     Args:
         labels: a .csv or .parquet table with the columns path, label and optionally group. A cell `a;b`, or
             two rows of a path, give an image two labels; images of a group are held out together.
+        columns: what the table calls these, such as {"path": "image_id"}; for label also columns with a 1 for
+            the images of a class, such as "cat,dog".
+        separator: between the labels in a cell; None: a semicolon.
         images: a file, a folder, a .txt list, a .csv or .parquet table, or a sequence of these.
         encoder: a file or name that `cl.load` takes, or what it returned.
         features: a file of `cl embed`, instead of images.
@@ -89,6 +95,7 @@ def classify(
             "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
         )
     known = classifier_file.load(used) if used else None
+    labelled = opened_table(table, columns, separator)
     if features:
         source = _from_file(Path(features).expanduser(), encoder != ENCODER, prefix, resize, crop)
     else:
@@ -101,8 +108,8 @@ def classify(
     if known and used:
         answer = _classified(known, used, source)
     else:
-        assert table
-        answer, trained, better = _trained(table, source, finetune=finetune)
+        assert labelled
+        answer, trained, better = _trained(labelled, source, finetune=finetune)
         if tuned and better:
             save_encoder(better, tuned)
         if saved:
@@ -191,7 +198,7 @@ def _classified(used: Classifier, file: Path, source: _Source) -> Classification
 
 
 def _trained(
-    table: Path, source: _Source, *, finetune: bool
+    table: Labels, source: _Source, *, finetune: bool
 ) -> tuple[Classification, Classifier, Encoder | None]:
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
     labels, show = read_targets(table, source.names, source.root), progress("classify")

@@ -1,7 +1,7 @@
 """compare: whether one encoder is better than another on the same images."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -15,6 +15,7 @@ from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.labelled import LabelledImages
+from cl.commands.inputs.labels import opened as opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs import near_duplicates
 from cl.commands.outputs.tables import target_of
@@ -51,6 +52,8 @@ def compare(
     train: Inputs,
     val: Inputs | None = None,
     labels: File | None = None,
+    columns: Mapping[str, str] | None = None,
+    separator: str | None = None,
     holdout: float = 0.2,
     k: int = 20,
     to: File | None = None,
@@ -66,7 +69,7 @@ def compare(
 
     Args:
         a, b: files or names that `cl.load` takes, or what it returned.
-        train, val, labels, holdout: as in `evaluate`.
+        train, val, labels, columns, separator, holdout: as in `evaluate`.
         k: number of neighbours; all training images if there are fewer.
         to: a .csv or .parquet file to write, with the fields of `cl.MeasureDifference` as columns.
         resize, crop: as in `embed`, for an encoder whose file records no transform.
@@ -86,8 +89,9 @@ def compare(
         f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
         for given, letter in ((a, "A"), (b, "B"))
     ]
+    table = opened_table(labels, columns, separator)
     bank, queries, copies = labelled.read(
-        train, val, partial(_side_by_side, pair, names), labels=labels, holdout=holdout, say=show.say
+        train, val, partial(_side_by_side, pair, names), labels=table, holdout=holdout, say=show.say
     )
     x, y = (np.split(images.features, [pair[0].width], axis=1) for images in (bank, queries))
     for name, rows in zip(names, x, strict=True):

@@ -1,6 +1,6 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.held_together import held_together
+from cl.commands.inputs.labels import opened as opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
@@ -65,6 +66,8 @@ def evaluate(
     train: Inputs,
     val: Inputs | None = None,
     labels: File | None = None,
+    columns: Mapping[str, str] | None = None,
+    separator: str | None = None,
     holdout: float = 0.2,
     k: int = 20,
     to: File | None = None,
@@ -85,6 +88,7 @@ def evaluate(
             given folder, or else the folder that contains the image. Images without a class are left out.
         val: the same; None: a share of the training images, chosen by a hash of their names or groups.
         labels: a table with the columns path, label and optionally group, instead of folders.
+        columns, separator: as in `classify`, of that table.
         holdout: the share of the training images if `val` is None.
         k: number of neighbours.
         to: a .csv or .parquet file to write, with the fields of `Accuracy` as columns.
@@ -97,7 +101,8 @@ def evaluate(
     target = target_of(to, encoder, train, val, labels)
     embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
     say = progress("evaluate").say
-    bank, queries, copies = labelled.read(train, val, embedded, labels=labels, holdout=holdout, say=say)
+    table = opened_table(labels, columns, separator)
+    bank, queries, copies = labelled.read(train, val, embedded, labels=table, holdout=holdout, say=say)
     if copies:
         say(f"left out validation images that are also training images: {copies}")
     rows = checked(bank.features, bank.labels, queries.features, queries.labels)

@@ -5,12 +5,14 @@ Spaces around a cell are ignored; a cell in MISSING counts as empty. Rows withou
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from cl.images.folders import check_class
+from cl.console.wording import counted
+from cl.images.folders import SUFFIXES, check_class, wrong_suffix
 from cl.runtime.stores import is_url
 from cl.runtime.tables import with_formula
 
@@ -24,6 +26,7 @@ COLUMNS = {
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
 # As in pandas.
+JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
 
@@ -41,13 +44,34 @@ def _plain(name: str) -> str:
 
 
 def similar(classes: list[str]) -> list[str]:
-    """A sentence per class whose name differs from an earlier one only by case."""
+    """A sentence per class that an earlier one nearly equals, and one if some seem to be several labels."""
     first: dict[str, str] = {}
-    return [
-        f"the labels {other!r} and {name!r} differ only by case: they are two classes"
+    remarks = [
+        f"the labels {other!r} and {name!r} differ only by case or decimals: they are two classes"
         for name in classes
-        if (other := first.setdefault(name.casefold(), name)) != name
+        if (other := first.setdefault(_spelling(name), name)) != name
     ]
+    words = {name: JOINED.split(name) for name in classes}
+    counts = Counter(word for parts in words.values() for word in parts)
+    joined = [
+        name
+        for name, parts in words.items()
+        if "|" in name or (any(part in classes for part in parts) and min(counts[part] for part in parts) > 1)
+        if len(parts) > 1
+    ]
+    if joined:
+        remarks.append(
+            f"{joined[0]!r} and {counted(len(joined) - 1, 'other labels')} seem to be several labels in one "
+            "cell; `cl` splits them at --separator, and training takes one for each image"
+        )
+    return remarks
+
+
+def _spelling(text: str) -> str:
+    try:
+        return str(float(text))
+    except ValueError:
+        return text.casefold()
 
 
 def with_backslashes(path: str, place: object) -> ValueError:
@@ -56,11 +80,14 @@ def with_backslashes(path: str, place: object) -> ValueError:
 
 
 def on_disk(folder: Path, name: str) -> str:
-    """The name with its accents encoded as those of the file: a Mac decomposes them."""
-    if name.isascii() or is_url(folder):
+    """The name as that of the file: with its suffix, and its accents, which a Mac decomposes."""
+    suffixes = ["", *sorted(SUFFIXES)] if wrong_suffix(PurePath(name)) else [""]
+    if is_url(folder) or (name.isascii() and len(suffixes) == 1):
         return name
-    forms = (name, normalize("NFC", name), normalize("NFD", name))
-    return next((form for form in forms if (folder / form).exists()), name)
+    forms = [
+        form + end for form in (name, normalize("NFC", name), normalize("NFD", name)) for end in suffixes
+    ]
+    return next((form for form in forms if (folder / form).is_file()), name)
 
 
 class ImageRow(NamedTuple):
@@ -86,18 +113,19 @@ class Table(NamedTuple):
     about: str
 
 
-def read(table: Path, *columns: str, names: Mapping[str, str] | None = None) -> Table:
+def read(table: Path, names: Mapping[str, str], naming: str = "") -> Table:
     """Read a table of images.
 
     Args:
-        columns: those of COLUMNS to read. The table may have each under one synonym instead.
-        names: what the table calls each, if it has another name.
+        names: what the table calls each of COLUMNS to read. One that has its own name may be there under a
+            synonym instead. `red,blue` for label: columns with a 1 for the images of these classes.
+        naming: how the user names the column of {}.
 
     Raises:
         ValueError: the table is damaged, lacks `path` or a column with another name than its own, or has two
-            for one; or a row has no path, a path with backslashes, or a control character.
+            for one; or a row has no path, a URL, a path with backslashes, or a control character.
     """
-    content, about = _columns(table, names or dict(zip(columns, columns, strict=True)))
+    content, about = _columns(table, names, naming)
     empty: list[str | None] = [None] * len(content["path"])
     first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
     rows = []
@@ -109,15 +137,22 @@ def read(table: Path, *columns: str, names: Mapping[str, str] | None = None) -> 
             raise ValueError(f"{place}: the path is empty")
         if "\\" in path:
             raise with_backslashes(path, place)
+        if is_url(path):
+            raise ValueError(
+                f"{place}: {path} is a URL; download the images, and write the paths of the files"
+            )
         for name, cell in zip(COLUMNS, cells, strict=True):
             check_class(cell or "", f"{place}, {name}")
         rows.append(ImageRow(number, path, *cells[1:]))
     return Table(rows, [*content], about)
 
 
-def _columns(table: Path, names: Mapping[str, str]) -> tuple[dict[str, list[str | None]], str]:
+def _columns(table: Path, names: Mapping[str, str], naming: str) -> tuple[dict[str, list[str | None]], str]:
     """The cells of each of the columns, see `read`; one line with the used and the ignored columns."""
-    parsed = _read_as_text(table, lambda name: name in names.values() or column_of(name) in names)
+    one_hot = names.get("label", "").split(",")
+    parsed = _read_as_text(
+        table, lambda name: name in (*names.values(), *one_hot) or column_of(name) in names
+    )
     every, found, used = parsed.column_names, dict[str, list[str | None]](), dict[str, str]()
     unescaped = str if table.suffix.lower() == ".parquet" else with_formula
     for column, name in names.items():
@@ -135,15 +170,30 @@ def _columns(table: Path, names: Mapping[str, str]) -> tuple[dict[str, list[str 
                 cells = [cell and normalize("NFC", cell) for cell in cells]
             found[column] = cells
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
+        elif column == "label" and len(one_hot) > 1 and {*one_hot} <= {*every}:
+            found[column] = _from_one_hot(parsed.select(one_hot).to_pylist())
+            used |= {each: f"{each} as a label" for each in one_hot}
         elif name != column:
-            raise ValueError(
-                f"dataset.columns.{column}={name}, but {table} has the columns {', '.join(every)}; choose one"
-            )
+            given = f"{naming.format(column)}={name}"
+            raise ValueError(f"{given}, but {table} has the columns {', '.join(every)}; choose one")
         elif column == "path":
-            raise ValueError(f"{table} has the columns {', '.join(every)}; call one of them path")
+            remedy = (
+                f"name the column of paths with {naming.format('path')}=..."
+                if naming
+                else "call one of them path"
+            )
+            raise ValueError(f"{table} has the columns {', '.join(every)}; {remedy}")
     ignored = ", ".join(name or "''" for name in every if name not in used)
     about = f"{table}: columns {', '.join(used.values())}"
     return found, about + (f"; ignored: {ignored}" if ignored else "")
+
+
+def _from_one_hot(rows: list[dict[str, str | None]]) -> list[str | None]:
+    """The label of each row; several as a list in brackets."""
+    labels = [
+        [name for name, cell in row.items() if _spelling(cell or "") in ("1.0", "true")] for row in rows
+    ]
+    return [f"[{','.join(names)}]" if len(names) > 1 else "".join(names) or None for names in labels]
 
 
 def _cell(cell: str | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cl.console.wording import counted
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.images.listing import Subset, hash_of, repeated
 from cl.shards import duplicates, tiles
@@ -187,12 +188,19 @@ def _groups(listed: Sequence[Image], keys: np.ndarray) -> np.ndarray | None:
 def _check_classes(
     split: str, classes: list[str], listed: Sequence[Image], labels: np.ndarray, skipped: dict[str, str]
 ) -> None:
-    """Every class needs a training image. Validation may lack classes, but not because of damaged files."""
+    """Every class needs a training image. Validation may lack classes, but not because of damaged files.
+
+    Raises:
+        ValueError: a class has no readable image, or the split has none.
+    """
     expected = {image.label for image in listed} - {UNLABELLED} if split == "val" else range(len(classes))
     empty = sorted(set(expected) - set(np.unique(labels).tolist()))
-    if empty:
+    if empty or len(listed) > len(labels) == 0:
         reasons = "; ".join(f"{key}: {reason}" for key, reason in list(skipped.items())[:3])
-        raise ValueError(f"class {classes[empty[0]]} has no readable image in {split} ({reasons})")
+        what = (
+            f"class {classes[empty[0]]}" if empty else f"the data set, of {counted(len(listed), 'images')},"
+        )
+        raise ValueError(f"{what} has no readable image in {split} ({reasons})")
 
 
 def _settings(work: Work) -> dict[str, Any]:

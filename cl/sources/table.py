@@ -19,7 +19,7 @@ from cl.images.folders import images_below, wrong_suffix
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.image import UNLABELLED, Splits
 from cl.images.listing import Keys, Listing
-from cl.images.table import ImageRow, on_disk, read, similar
+from cl.images.table import ImageRow, Table, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
 from cl.sources import OwnImages, place
 
@@ -60,11 +60,30 @@ class Config(OwnImages):
         return self.folder(raw) if self.unlisted == "unlabelled" else self.table_path(raw).parent
 
     def check_present(self, raw: Path) -> None:
+        self.content(raw)
+
+    def content(self, raw: Path) -> Table:
+        """The rows of the table.
+
+        Raises:
+            ValueError: it is missing or damaged, or lacks a column.
+        """
         if not (table := self.table_path(raw)).is_file():
-            raise ValueError(
-                f"no table {table}; write one with the column path and, if you like, label, group and split, "
-                "or set CL_RAW to the folder that holds its folder"
+            name = self.table or DEFAULT[0]
+            others = [path for path in (self.folder(raw).parent / name, Path(name)) if path.is_file()]
+            remedy = (
+                f"give dataset.table={others[0].resolve()}" if others else "write one with the column path"
             )
+            raise ValueError(
+                f"no table {table}; a relative dataset.table starts in the folder of images: {remedy}"
+            )
+        content = read(table, self.columns.model_dump(), "-S dataset.columns.{}")
+        if self.labels != "none" and "label" not in content.columns:
+            raise ValueError(
+                f"{content.about}; name the column of labels with -S dataset.columns.label=..., or choose "
+                f"dataset.labels=none instead of {self.labels}"
+            )
+        return content
 
 
 def splits(config: Config, raw: Path) -> Splits:
@@ -77,11 +96,10 @@ def splits(config: Config, raw: Path) -> Splits:
     Raises:
         ValueError: the table is missing or damaged, lacks a column, or has two for one; or a row is wrong.
     """
-    config.check_present(raw)
     table = config.table_path(raw)
     everything = config.unlisted == "unlabelled"
     root = config.folder(raw) if everything else table.parent
-    content = read(table, names=config.columns.model_dump())
+    content = config.content(raw)
     remarks = [content.about]
     rows, left_out = _rows(content.rows, table)
     if everything:
@@ -110,11 +128,6 @@ def splits(config: Config, raw: Path) -> Splits:
             f"{table} gives {len(listed['train'])} training and {len(listed['val'])} validation images, "
             "expected at least one of each; change dataset.holdout, or add a column split"
             f"{reasons}"
-        )
-    if config.labels != "none" and "label" not in content.columns:
-        raise ValueError(
-            f"dataset.labels={config.labels}, but {table} has no column label; rename the column "
-            "with the classes, or choose dataset.labels=none"
         )
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 

@@ -9,7 +9,7 @@ from cl.data.reader import Reader
 from cl.sources import photos
 from cl.sources._shared.class_folders import class_folders
 from tests.support.pictures import UNREADABLE, digest, odd_tree, picture_file, tree
-from tests.support.tiny import write_shards
+from tests.support.tiny import stored, write_shards
 
 
 @pytest.mark.parametrize(("encode", "shrink"), [("copy", None), ("jpeg", 25), ("raw", 25)])
@@ -67,6 +67,10 @@ def test_a_class_without_a_readable_image_is_refused(tmp_path) -> None:
     ):
         write_shards(class_folders(root), tmp_path / "shards", 4)
     assert not (tmp_path / "shards").exists()
+    with pytest.raises(
+        ValueError, match=r"of 2 images, has no .* in train \(\d: ValueError: the file is empty"
+    ):
+        stored(tmp_path, {"1.jpg": b"", "2.jpg": b""})
 
 
 def test_equal_names_are_refused(tmp_path) -> None:

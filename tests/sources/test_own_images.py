@@ -299,7 +299,7 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,label\na.png,cat\n", "images.csv has the columns name, label; call one of them path"),
+        ("name,label\na.png,cat\n", "images.csv has the columns name, label; name .* dataset.columns.path="),
         ("path\n/etc/a.png\n", "row 2: /etc/a.png leads out .*; give a path below it"),
         ("path\nb.png\na/../../a.png\n", "row 3: a/../../a.png leads out"),
         ("path,label\n,cat\n", "row 2: the path is empty"),
@@ -314,9 +314,10 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
         ("path,split\na.png,train\n", "gives 1 training and 0 validation images, expected"),
         ("path,label,label\na.png,cat,dog\n", "the columns label and label for one label; remove or rename"),
         ("path,class,Label\na.png,cat,dog\n", "the columns class and Label for one label; remove or rename"),
+        ("path,kind\na.png,cat\n", "ignored: kind; name .* dataset.columns.label=.*dataset.labels=none"),
         (
-            "path,kind,split\na.png,cat,train\nb.png,cat,val\n",
-            "dataset.labels=all, .* no column label; rename",
+            "path,label\nhttps://example.org/a.png,cat\n",
+            "row 2: https://example.org/a.png is a URL; download",
         ),
         ("path\nday 1\\a.png\n", r"row 2: the path day 1\\a.png has backslashes; write day 1/a.png"),
         ("path,label\na,cat\nb,dog\n", "gives 0 training .*; 2 rows without a suffix are left out"),
@@ -329,7 +330,34 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
 def test_a_wrong_table_is_refused(text, message, raw, tmp_path) -> None:
     write(raw, text)
     with pytest.raises(ValueError, match=message):
-        listed(raw, tmp_path)
+        listed(raw, tmp_path, *([] if "label" in text + message else ["dataset.labels=none"]))
+
+
+@pytest.mark.parametrize("given", ["", "dataset.columns.label=kind", "dataset.table=../images.csv"])
+def test_the_stage_check_already_refuses_a_table_without_a_needed_column(given, raw, tmp_path) -> None:
+    """Or a table that lies elsewhere, whose place it names."""
+    write(raw, "path,species\na.png,cat\n")
+    chosen = settings(tmp_path, "table", *filter(None, [given]))
+    if "table" in given:
+        (tmp_path / "own").mkdir()
+        chosen = chosen.model_copy(update={"name": str(tmp_path / "own"), "table": "raw/own/images.csv"})
+    message = "folder of images: give dataset.table=/.*/raw/own/images.csv" if "table" in given else "species"
+    with pytest.raises(ValueError, match=message):
+        chosen.check_present(raw)
+
+
+def test_public_tables_are_read_when_their_columns_are_named(raw, tmp_path) -> None:
+    """Identifiers without suffix, and a column per class."""
+    rows = [f"{'ab'[n % 2]}/day {n % 3}/{n},{n % 2}.0,{1 - n % 2}.0" for n in range(40)]
+    write(raw, "\n".join(["image_id,odd,even", *rows]))
+    found = listed(raw, tmp_path, "dataset.columns.path=image_id", 'dataset.columns.label="odd,even"')
+    images = [*found.train, *found.val]
+    assert len(images) == 40
+    assert all(image.path.is_file() for image in images)
+    assert {(found.classes[image.label], int(image.path.stem) % 2) for image in images} == {
+        ("odd", 1),
+        ("even", 0),
+    }
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.labels import Labels, classes
 from cl.commands.inputs.listing import root_of
-from cl.commands.inputs.paths import File, Inputs, existing
+from cl.commands.inputs.paths import Inputs, existing
 from cl.console.wording import counted
 from cl.images.folders import classes_in
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
@@ -57,7 +57,7 @@ def read(
     val: Inputs | None,
     embedded: Callable[[Path], Features | None],
     *,
-    labels: File | None,
+    labels: Labels | None,
     holdout: float,
     say: Callable[[str], object],
 ) -> tuple[LabelledImages, LabelledImages, int]:
@@ -72,21 +72,19 @@ def read(
 
     Raises:
         ValueError: a side has no labelled image, all training images are of one class, all of `val` are
-            training images, the folders of an input are splits, `holdout` is not a share, or the table is
-            damaged.
+            training images, the folders of an input are splits, or `holdout` is not a share.
     """
     if not 0 < holdout < 1:
         raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
-    table = Labels(Path(labels).expanduser()) if labels else None
     for images in (train, val):
-        if images is not None and not table:
+        if images is not None and not labels:
             _check_classes(images)
-    bank = _labelled(train, table, embedded, say)
+    bank = _labelled(train, labels, embedded, say)
     if val is None:
         bank, queries = _split(bank, holdout, say)
     else:
-        queries = _labelled(val, table, embedded, say)
-    for remark in table.remarks() if table else []:
+        queries = _labelled(val, labels, embedded, say)
+    for remark in labels.remarks() if labels else []:
         say(remark)
     if len({*bank.labels}) == 1:
         raise ValueError(

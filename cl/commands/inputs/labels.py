@@ -1,7 +1,7 @@
 """The classes of images: from a table, or from the folders that contain them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unicodedata import normalize
@@ -10,32 +10,45 @@ import numpy as np
 
 from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.listing import TABLES, root_of
+from cl.commands.inputs.paths import File
 from cl.console.wording import counted
 from cl.images import table
 from cl.images.folders import class_of
 
-SEPARATOR = ";"
+SEPARATOR, NAMES = ";", ("path", "label", "group")
 LabelsAndGroup = tuple[list[str], str]  # the labels and the group of an image
 
 
 class Labels:
     """The labels and groups in a table, whose paths start from its folder or are names as `cl embed` gives.
 
-    A cell `a;b`, or two rows of a path, give an image two labels. Names agree however their accents are
-    encoded: a Mac decomposes them.
+    A cell `a;b` or `['a', 'b']`, or two rows of a path, give an image two labels. Names agree however their
+    accents are encoded, since a Mac decomposes them, and without a suffix in the table.
+
+    Args:
+        columns: what the table calls path, label and group; see `cl.images.table.read`.
+        separator: between the labels in a cell.
 
     Raises:
         ValueError: the table is missing or damaged, has no column of paths or none of labels, or gives an
             image two groups.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(
+        self, file: Path, columns: Mapping[str, str] | None = None, separator: str | None = None
+    ) -> None:
         if file.suffix.lower() not in TABLES or not file.is_file():
             fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
             raise ValueError(f"{file} {fault}; give a table with columns path and label, saved as CSV UTF-8")
-        content = table.read(file, "path", "label", "group")
+        names = dict(zip(NAMES, NAMES, strict=True)) | dict(columns or {})
+        if unknown := [name for name in names if name not in NAMES]:
+            raise ValueError(f"a column {unknown[0]} is not read; name those of {', '.join(NAMES)}")
+        content = table.read(file, names, "--column {}")
         if "label" not in content.columns:
-            raise ValueError(f"{file} has no column of labels; call one of its columns label")
+            raise ValueError(
+                f"{content.about}; name the column of labels with --column label=..., or all "
+                "columns of a class each with --column label=cat,dog"
+            )
         self.file, self.has_groups = file, "group" in content.columns
         self._rows: dict[str, LabelsAndGroup] = {}
         self._places: dict[str, str] = {}
@@ -46,7 +59,7 @@ class Labels:
             labels, known = self._rows.setdefault(key, ([], group))
             if known != group:
                 raise ValueError(f"{file} has two rows with different groups for {key}; correct one")
-            new = [label.strip() for label in (row.label or "").split(SEPARATOR)]
+            new = _labels_in(row.label or "", separator or SEPARATOR)
             labels += [label for label in dict.fromkeys(new) if label and label not in labels]
 
     def of(self, names: Sequence[str], root: Path) -> list[LabelsAndGroup]:
@@ -64,7 +77,9 @@ class Labels:
 
     def _row_of(self, name: str, path: Path) -> str:
         """The key of an image's row, "" for none: by its name, or by its path if the name is another's."""
-        key, own = _key(name), self._places.get(_key(_absolute(path)), "")
+        key, place = _key(name), _key(_absolute(path))
+        key = key if key in self._rows else _bare(key)
+        own = self._places.get(place) or self._places.get(_bare(place), "")
         if key not in self._rows or key == own:
             return own
         beside = self.file.parent / key
@@ -98,6 +113,29 @@ class Labels:
         return ValueError(f"none of the {images} has a label in {self.file}; {remedy}")
 
 
+def opened(file: File | None, columns: Mapping[str, str] | None, separator: str | None) -> Labels | None:
+    """The table, if there is one.
+
+    Raises:
+        ValueError: `Labels` refuses it, or only other options are given.
+    """
+    if file is None and (columns or separator):
+        raise ValueError("--column and --separator describe the table of --labels; give it too")
+    return None if file is None else Labels(Path(file).expanduser(), columns, separator)
+
+
+def _labels_in(cell: str, separator: str) -> list[str]:
+    """The labels in a cell, which may be a list as Python and JSON write it."""
+    if cell.startswith("[") and cell.endswith("]"):
+        return [label.strip(" '\"") for label in cell[1:-1].split(",")]
+    return [label.strip() for label in cell.split(separator)]
+
+
+def _bare(key: str) -> str:
+    """Without the suffix of the file."""
+    return key.rpartition(".")[0]
+
+
 def _key(path: str) -> str:
     return normalize("NFC", os.path.normpath(path))
 
@@ -121,7 +159,7 @@ def classes(given: Path, names: list[str], labels: Labels | None = None) -> list
     """
     root = root_of([given])
     is_table = labels is None and given.suffix.lower() in TABLES
-    if is_table and "label" in table.read(given, "path", "label").columns:
+    if is_table and "label" in table.read(given, {"path": "path", "label": "label"}).columns:
         labels = Labels(given)
     if labels:
         rows = labels.of(names, root)
@@ -174,16 +212,15 @@ class Targets:
         return replace(self, names=names, targets=self.targets[rows], groups=groups)
 
 
-def read_targets(file: Path, names: Sequence[str], root: Path) -> Targets:
-    """The labels that a table gives to images, see `Labels`.
+def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
+    """The labels that a table gives to images.
 
     Args:
         names: N paths from `root`.
 
     Raises:
-        ValueError: `Labels` refuses the table, or it has no label of these images.
+        ValueError: it has no label of these images.
     """
-    labels = Labels(file)
     rows = labels.of(names, root)
     classes = sorted({label for own, _ in rows for label in own})
     if not classes:

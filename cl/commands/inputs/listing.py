@@ -84,7 +84,7 @@ def _is_index(path: Path) -> bool:
 def _paths(index: Path) -> Iterator[str]:
     """The paths in a list or table."""
     if index.suffix.lower() in TABLES:
-        yield from (row.path for row in table.read(index, "path").rows)
+        yield from (row.path for row in table.read(index, {"path": "path"}).rows)
         return
     with index.open(encoding="utf-8-sig") as lines:
         try:

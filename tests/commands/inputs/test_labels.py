@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cl.commands.inputs.labels import Labels, Targets, classes, read_targets
+from cl.commands import classify_command
+from cl.commands.inputs.labels import Labels, Targets, classes, opened, read_targets
+from cl.images.table import similar
 from cl.runtime.tables import write_csv
 
 NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
@@ -27,6 +29,51 @@ def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
     assert labels.of(["2.jpg"], tmp_path / "b") == [(["1e3"], "")]
     assert labels.of(["1.jpg"], tmp_path / "elsewhere") == [(["007"], "a")], "a name of `cl embed`"
     assert not labels.unused()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        (
+            "Image Index,Finding Labels\n1.jpg,Mass|Nodule\n2.jpg,Mass\n",
+            ["--column", "path=Image Index", "--column", "label=Finding Labels", "--separator", "|"],
+            [["Mass", "Nodule"], ["Mass"]],
+        ),
+        (
+            "image_id,dx,lesion_id\n1,nv,a\n2,mel,b\n",
+            ["--column", "path=image_id", "--column", "label=dx"],
+            [["nv"], ["mel"]],
+        ),
+        ("image,MEL,NV\n1,1.0,0.0\n2,1,True\n", ["--column", "label=MEL,NV"], [["MEL"], ["MEL", "NV"]]),
+        (
+            "image,tags\n1,clear road\n2,road\n",
+            ["--column", "label=tags", "--separator", " "],
+            [["clear", "road"], ["road"]],
+        ),
+        ("""path,label\n1.jpg,"['a', 'b c']"\n2.jpg,[c]\n""", [], [["a", "b c"], ["c"]]),
+    ],
+)
+def test_public_tables_are_read_when_their_columns_are_named(text, options, expected, tmp_path) -> None:
+    given = classify_command.make_context("classify", options).params
+    labels = Labels(table(tmp_path, text), given["columns"], given["separator"])
+    assert [own for own, _ in labels.of(["1.jpg", "2.jpg"], tmp_path / "photos")] == expected
+    with pytest.raises(ValueError, match=r"columns image_id, dx, .* name .* --column path="):
+        Labels(table(tmp_path, "image_id,dx,age\n1,nv,3\n"), {"label": "dx"})
+    with pytest.raises(ValueError, match="a column name is not read"):
+        Labels(labels.file, {"name": "dx"})
+    with pytest.raises(ValueError, match="--separator describe .* give it"):
+        opened(None, {"path": "a"}, None)
+
+
+@pytest.mark.parametrize("separator", ["|", " ", ", ", ";"])
+def test_labels_that_look_joined_or_doubled_are_remarked_on(separator) -> None:
+    joined = [separator.join(parts) for parts in (["a"], ["a", "b"], ["a", "c", "b"], ["c", "a"])]
+    (remark,) = similar([*joined, "golden retriever"])
+    assert f"'a{separator}b' and 2 other labels" in remark
+    assert [text.split(":")[0] for text in similar(["0", "0.0", "cat", "Cat"])] == [
+        f"the labels '{one}' and '{other}' differ only by case or decimals"
+        for one, other in (("0", "0.0"), ("cat", "Cat"))
+    ]
 
 
 def test_names_like_formulas_come_back(tmp_path) -> None:
@@ -58,7 +105,7 @@ def test_names_of_classes_agree_however_accents_are_encoded(tmp_path) -> None:
 
 
 def targets(folder: Path, text: str) -> Targets:
-    return read_targets(table(folder, text), NAMES, folder / "images")
+    return read_targets(Labels(table(folder, text)), NAMES, folder / "images")
 
 
 def test_cells_and_rows_give_labels_and_empty_cells_none(tmp_path) -> None:
@@ -84,7 +131,7 @@ def test_tables_of_excel(tmp_path) -> None:
     assert targets(tmp_path, text).classes == ["x", "y"]
     (tmp_path / "labels.csv").write_text(text, encoding="cp1252")
     with pytest.raises(ValueError, match="labels.csv is not UTF-8 text; save it again as CSV UTF-8"):
-        read_targets(tmp_path / "labels.csv", NAMES, tmp_path / "images")
+        read_targets(Labels(tmp_path / "labels.csv"), NAMES, tmp_path / "images")
 
 
 def test_groups_and_labels_of_some_images(tmp_path) -> None:
@@ -155,13 +202,13 @@ def test_mistakes(tmp_path) -> None:
         targets(tmp_path, f"path,label\n{others}")
     with pytest.raises(ValueError, match=r"a\\1.jpg has backslashes; write a/1.jpg"):
         targets(tmp_path, "path,label\na\\1.jpg,x\n")
-    with pytest.raises(ValueError, match="labels.csv has no column of labels; call one"):
+    with pytest.raises(ValueError, match="labels.csv: columns .*; ignored: .*; name .*--column label="):
         targets(tmp_path, "path,species\na/1.jpg,x\n")
     with pytest.raises(ValueError, match="a label in .*labels.csv; fill in its column label"):
         targets(tmp_path, "path,label\na/1.jpg,\n")
     with pytest.raises(ValueError, match=r"none\.csv does not exist"):
-        read_targets(tmp_path / "none.csv", NAMES, tmp_path)
+        read_targets(Labels(tmp_path / "none.csv"), NAMES, tmp_path)
     (tmp_path / "labels.xlsx").touch()
     with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
-        read_targets(tmp_path / "labels.xlsx", NAMES, tmp_path)
+        read_targets(Labels(tmp_path / "labels.xlsx"), NAMES, tmp_path)
     assert "case" in targets(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]
