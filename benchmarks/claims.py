@@ -8,10 +8,10 @@ import click
 
 from benchmarks import family
 from benchmarks import study as stage
-from benchmarks.studies import LEVEL, PLANS, UNDECIDED, Decision, Study, cells, corrected, decide
+from benchmarks.studies import LEVEL, PLANS, UNDECIDED, Decision, Row, Study, cells, corrected, decide
 from pipeline.support import command
 
-Decisions = list[tuple[str, Decision]]
+Claim = tuple[str, str]  # a study, and a comparison as it is printed
 PAGE = """# What the studies showed
 
 {decided} of {primary} [primary claims](../../benchmarks/primary.yaml) are decided after Holm's correction for
@@ -66,81 +66,74 @@ def page() -> str:
     """The primary claims with verdicts, what follows from the studies, and all others with intervals."""
     found = studies()
     rows = {name: stage.of_study(study, stage.rows(name, study)) for name, study in found.items()}
-    all_decisions = {name: decide(study, rows[name]) for name, study in found.items()}
-    tested = [(name, each) for name, own in all_decisions.items() for each in own if each.comparison.tested]
-    primary = family.primary(family.PRIMARY.read_text())
-    ran = {name: {row.commit for row in own} for name, own in rows.items()}
-    primary_rows, decided = _primary(primary, tested, ran)
+    decided = {name: decide(study, rows[name]) for name, study in found.items()}
     pooled = {
-        regime: family.pooled([own for name, own in all_decisions.items() if found[name].regime == regime])
+        regime: family.pooled([own for name, own in decided.items() if found[name].regime == regime])
         for regime in dict.fromkeys(study.regime for study in found.values())
         if regime
     }
-    deviations = [
-        f"{regime} {each.deviation:.2f} ({each.degrees} degrees of freedom, p {each.p:.2f})"
-        for regime, each in pooled.items()
-        if each
-    ]
-    others = [
-        (name, each) for name, each in tested if each.finished and (name, str(each.comparison)) not in primary
-    ]
+    tested = {(name, str(each.comparison)): each for name, own in decided.items() for each in own}
+    tested = {claim: each for claim, each in tested.items() if each.comparison.tested}
+    primary = family.primary(family.PRIMARY.read_text())
+    primary_rows, count = _primary(primary, tested, rows)
     return PAGE.format(
-        decided=decided,
+        decided=count,
         primary=len(primary),
         level=f"{100 * LEVEL / max(1, len(primary)):.2g}",
         primary_rows="\n".join(primary_rows),
-        follows="\n".join(_follows(found)),
-        pooled=", ".join(deviations),
+        follows="\n".join(
+            f"| [{name}](../studies/{name}.yaml) | {study.registration or 'registered'} | {study.follows} |"
+            for name, study in found.items()
+            if study.follows and not study.continued
+        ),
+        pooled=", ".join(
+            f"{regime} {each.deviation:.2f} ({each.degrees} degrees of freedom, p {each.p:.2f})"
+            for regime, each in pooled.items()
+            if each
+        ),
         exploratory="\n".join(
-            _exploratory(name, each, pooled.get(found[name].regime or "")) for name, each in others
+            _exploratory(name, each, pooled.get(found[name].regime or ""))
+            for (name, claim), each in tested.items()
+            if each.finished and (name, claim) not in primary
         ),
     )
 
 
 def _primary(
-    claims: list[tuple[str, str]], tested: Decisions, ran: dict[str, set[str]]
+    claims: list[Claim], tested: dict[Claim, Decision], found: dict[str, list[Row]]
 ) -> tuple[list[str], int]:
     """The rows of the primary claims, and how many are decided; one whose seeds are missing counts too.
 
     Raises:
         ValueError: a study does not have the claim, or it holds whatever was learnt.
     """
-    known = {(name, str(each.comparison)): each for name, each in tested if not each.comparison.given}
-    for name, claim in claims:
-        if (name, claim) not in known:
-            raise ValueError(f"{family.PRIMARY}: {name} does not test {claim!r}, or it only checks the code")
-    decisions = [known[claim] for claim in claims]
-    verdicts, rows = corrected(decisions), []
-    for (name, claim), each, verdict in zip(claims, decisions, verdicts, strict=True):
-        chosen = "before" if family.stated_before((name, claim), ran[name]) else "after"
-        text, difference, interval, seeds, said = cells(each, verdict, LEVEL / len(claims))
-        alone = "" if verdict == each.verdict else f" (alone: {each.verdict})"
-        first = f"{name}: {claim}{_claimed(text)}"
-        rows.append(f"| {first} | {chosen} | {difference} ({interval}) | {seeds} | {said}{alone} |")
+    for name, text in claims:
+        if (name, text) not in tested or tested[name, text].comparison.given:
+            raise ValueError(f"{family.PRIMARY}: {name} does not test {text!r}, or it only checks the code")
+    verdicts, rows = corrected([tested[claim] for claim in claims]), []
+    for claim, verdict in zip(claims, verdicts, strict=True):
+        before = family.stated_before(claim, {row.commit for row in found[claim[0]]})
+        text, difference, seeds, said = _cells(tested[claim], verdict, LEVEL / len(claims))
+        alone = "" if verdict == tested[claim].verdict else f" (alone: {tested[claim].verdict})"
+        chosen = "before" if before else "after"
+        rows.append(f"| {claim[0]}: {text} | {chosen} | {difference} | {seeds} | {said}{alone} |")
     return rows, sum(verdict != UNDECIDED for verdict in verdicts)
 
 
-def _follows(found: dict[str, Study]) -> list[str]:
-    """A row for each study that no newer one continues."""
-    return [
-        f"| [{name}](../studies/{name}.yaml) | {study.registration or 'registered'} | {study.follows} |"
-        for name, study in found.items()
-        if study.follows and not study.continued
-    ]
-
-
 def _exploratory(name: str, decision: Decision, shared: family.Pooled | None) -> str:
-    text, difference, interval, _, _ = cells(decision, "")
+    text, difference, _, _ = _cells(decision, "")
     values, pool = list(decision.differences.values()), ""
     if shared and family.poolable(decision):
         between = shared.interval(values)
         pool = f"{between.low:+.3g} to {between.high:+.3g}"
-    first = f"{decision.comparison}{_claimed(text)}"
-    return f"| {name} | {first} | {difference} ({interval}) | {pool} | {len(values)} |"
+    return f"| {name} | {text} | {difference} | {pool} | {len(values)} |"
 
 
-def _claimed(text: str) -> str:
-    return "" if text == "above 0" else f", {text}"
+def _cells(decision: Decision, verdict: str, level: float = LEVEL) -> tuple[str, str, str, str]:
+    """The claim, its difference with the interval, seeds and verdict."""
+    claim, difference, interval, seeds, said = cells(decision, verdict, level)
+    text = str(decision.comparison) + ("" if claim == "above 0" else f", {claim}")
+    return text, f"{difference} ({interval})", seeds, said
 
 
 if __name__ == "__main__":

@@ -22,33 +22,24 @@ class Plan(NamedTuple):
     blob: str
 
 
-def registered(path: Path) -> Plan:
-    """The plan of the study at `path`, as the last commit has it.
+def registered(path: Path, commit: str = "") -> Plan:
+    """The plan of the study at `path`, as a commit has it, by default the last one.
 
     Raises:
-        ValueError: the last commit lacks it, or differs from the files here; untracked files count.
+        ValueError: the commit lacks it, or differs from the files here; untracked files count.
     """
-    commit = git("rev-parse", "HEAD")[:DIGITS]
+    commit = commit or git("rev-parse", "HEAD")[:DIGITS]
     plan = Plan(commit, blob(commit, path))
     if not plan.blob:
         raise ValueError(f"the last commit has no {path}: commit the plan before it runs")
-    check_unchanged(plan)
-    return plan
-
-
-def check_unchanged(plan: Plan) -> None:
-    """Check that the files here are those of the plan's commit.
-
-    Raises:
-        ValueError: some are not.
-    """
-    changed = git("diff", "--name-only", plan.commit, "--", *TREE).splitlines()
+    changed = git("diff", "--name-only", commit, "--", *TREE).splitlines()
     changed += git("ls-files", "--others", "--exclude-standard", "--", *TREE).splitlines()
     if changed:
         raise ValueError(
-            f"commit {plan.commit} does not have these files as they are here: {', '.join(changed[:5])} "
+            f"commit {commit} does not have these files as they are here: {', '.join(changed[:5])} "
             f"({len(changed)} in all); commit or remove them, since a row names the commit that made it"
         )
+    return plan
 
 
 def of_run(path: Path, made: dict[str, Any], experiment: str) -> Plan:

@@ -162,6 +162,8 @@ class Study(BaseConfig):
         for name, overrides in self.arms.items():
             if (other := by_overrides.setdefault(tuple(sorted(overrides)), name)) != name:
                 raise ValueError(f"arms: {name} and {other} have the same overrides")
+        if len({str(each) for each in self.comparisons}) < len(self.comparisons):
+            raise ValueError("comparisons: a difference is there twice; keep one")
         for name in (arm_and_metric(name)[0] for each in self.comparisons for name in each.all_quantities):
             if name not in self.arms:
                 raise ValueError(f"comparisons: {name} is not an arm{suggestion(name, list(self.arms))}")

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,52 +156,52 @@ def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]
                 f"experiment {experiment.name} was run with parameters that differ from the study's; "
                 f"`dvc exp remove {experiment.name}`, then run this command again"
             )
-        made = experiment.provenance.get("pretrain")
-        for quantity in wanted:
-            metric = study.quantities[quantity][1]
-            value = experiment.metrics.get(metric, math.nan)
-            if not math.isfinite(value) or made is None:
+        made = experiment.provenance.get("pretrain", {})
+        for metric in (study.quantities[quantity][1] for quantity in wanted):
+            if not math.isfinite(experiment.metrics.get(metric, math.nan)) or not made:
                 reasons = experiment.problems or ["its results are " + ", ".join(sorted(experiment.metrics))]
                 raise ValueError(
                     f"experiment {experiment.name} has no usable {metric} of a pretrained encoder: "
                     f"{'; '.join(reasons)}; `dvc exp remove {experiment.name}`, then run this command again"
                 )
-            plan = plans.of_run(STUDIES / f"{name}.yaml", made, experiment.name)
-            found.append(_row(study, quantity, seed, value, made["seconds"], plan, expected))
+        plan = plans.of_run(STUDIES / f"{name}.yaml", made, experiment.name)
+        found += _rows(study, wanted, seed, experiment.metrics, made["seconds"], plan, expected)
     return found
+
+
+def _rows(
+    study: Study,
+    quantities: list[str],
+    seed: int,
+    metrics: Mapping[str, float],
+    seconds: float,
+    plan: plans.Plan,
+    composed: dict[str, Any],
+) -> list[Row]:
+    """Of a finished run."""
+    end = plan.blob, plans.parameters_hash(composed)
+    return [
+        Row(each, seed, metrics[metric], round(seconds), plan.commit, study.fingerprint(each), *end)
+        for each, metric in ((each, study.quantities[each][1]) for each in quantities)
+    ]
 
 
 def _in_process(name: str, study: Study, missing: list[tuple[str, int]]) -> None:
     """Run the missing experiments, and record each."""
-    plan = plans.registered(STUDIES / f"{name}.yaml")
+    path = STUDIES / f"{name}.yaml"
+    plan = plans.registered(path)
     with tempfile.TemporaryDirectory() as folder:
         prepared: dict[str, list[Reader]] = {}
         for arm, seed in missing:
-            plans.check_unchanged(plan)
+            plans.registered(path, plan.commit)
             composed = compose(study.overrides(arm, seed))
             params = config.check(composed)
             data = params.dataset.model_dump_json()
             if data not in prepared:
                 prepared[data] = in_process.shards(params, Path(folder) / str(len(prepared)))
             metrics, seconds = in_process.run(params, prepared[data])
-            new = [
-                _row(study, each, seed, metrics[study.quantities[each][1]], seconds, plan, composed)
-                for each in study.of(arm)
-            ]
+            new = _rows(study, study.of(arm), seed, metrics, seconds, plan, composed)
             append(RESULTS / f"{name}.csv", Row._fields, new)
-
-
-def _row(
-    study: Study,
-    quantity: str,
-    seed: int,
-    value: float,
-    seconds: float,
-    plan: plans.Plan,
-    composed: dict[str, Any],
-) -> Row:
-    parameters, settings = plans.parameters_hash(composed), study.fingerprint(quantity)
-    return Row(quantity, seed, value, round(seconds), plan.commit, settings, plan.blob, parameters)
 
 
 def _check_may_run(name: str, study: Study, missing: list[tuple[str, int]]) -> None:

@@ -144,6 +144,7 @@ def test_the_page_names_every_arm_and_verdict() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"comparisons": [PAIR, PAIR | {"within": 2}]}, "a difference is there twice"),
         ({"comparisons": [{"arm": "a", "than": "d"}]}, "d is not an arm; choose one of a, b, c"),
         ({"comparisons": [{"arm": "a", "than": "a"}]}, "a is compared with itself"),
         ({"comparisons": [{"arm": ["b", "a"], "than": "a"}]}, "a is compared with itself"),
