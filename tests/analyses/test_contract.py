@@ -90,10 +90,3 @@ def test_an_assumed_temperature_is_reported(analysed, quiet) -> None:
     assert quiet.console.file.getvalue() == ""
     assert context.temperature(None) == 1
     assert "using temperature 1, because training used none" in quiet.console.file.getvalue()
-
-
-def test_batches_larger_than_the_data_are_refused(analysed, params) -> None:
-    context = analysed(params)
-    with pytest.raises(ValueError, match="batch_size=121 exceeds the 120 images"):
-        next(context.embeddings(121, 1))
-    assert len(context.contrast(100, 50).negatives.rows) == 100

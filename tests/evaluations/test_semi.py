@@ -1,7 +1,6 @@
 """Fixed lists of labels: SimCLR's 1 % and 10 % of ImageNet, here for a tiny ImageNet."""
 
 import hashlib
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from cl.data.reader import Reader
 from cl.evaluations import semi
 from cl.runtime.registry import module_of
 from tests.support.archives import write_and_read, write_imagenet_folders
-from tests.support.project import ROOT, compose
+from tests.support.project import compose
 from tests.support.tiny import evaluated
 
 URL = "https://example.org/1percent.txt"
@@ -93,17 +92,3 @@ def test_evaluation_trains_on_the_listed_labels_only(tmp_path, readers, here, qu
     assert sorted((tmp_path / "labels.txt").read_text().split()) == sorted(
         f"{n.split('_')[0]}/{n[:-5]}" for n in NAMES
     )
-
-
-@pytest.mark.parametrize(
-    ("percent", "md5"),
-    [("1", "b61c91b8ddb75fabdb02a9bb2ae3bd74"), ("10", "b0d861160cc9531910d069ff547fc1b6")],
-)
-def test_the_shipped_lists_are_simclrs(percent, md5, tmp_path) -> None:
-    settings = shipped(tmp_path, f"semi_{percent}_fastmoco")
-    assert (settings.list, settings.list_md5) == (f"data/imagenet_{percent}percent.txt", md5)
-    commit = "383d4143fd8cf7879ae10f1046a9baeb753ff438"
-    address = f"https://raw.githubusercontent.com/google-research/simclr/{commit}/imagenet_subsets/{percent}percent.txt"
-    assert settings.list_url == address
-    assert f"dvc import-url {address} \\\n    {settings.list}\n" in (ROOT / "docs/datasets.md").read_text()
-    assert subprocess.run(["git", "check-ignore", "-q", settings.list], cwd=ROOT).returncode == 0

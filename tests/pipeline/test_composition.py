@@ -16,12 +16,9 @@ MISTAKES = {
     "+los=dclw": "unknown key los; did you mean loss?",
     "epochs=1": "epochs is not a parameter; did you mean optim.epochs?",
     "batch_size=256": "batch_size is not a parameter; did you mean optim.batch_size?",
-    "epoch=1": "did you mean optim.epochs?",
     "optim.lr=1": "optim.lr is not a parameter; did you mean base_lr or predictor_lr?",
-    "lr=1": "did you mean optim.base_lr or optim.predictor_lr?",
     "first=1000": "did you mean dataset.first?",
     "optim.epoch=3": "optim.epoch is not a parameter; did you mean epochs?",
-    "+optim.epoch=3": "optim: unknown key epoch; did you mean epochs?",
     "optim.epochs.warmup=3": "optim.epochs.warmup is not a parameter; optim.epochs is 15",
     "evaluations.knnn.k=3": "evaluations.knnn is not a parameter; did you mean knn? Choices: knn, linear, ",
     "+evaluations.x=3": "evaluations.x is not a parameter; choose one of knn, linear, ",
@@ -38,27 +35,21 @@ MISTAKES = {
     "method=simclr_cifar": "did you mean simclr or simclr_eqco? pipeline/conf/method has all ",
     "evaluation=[knn,lin]": "evaluation=lin does not exist; did you mean linear? pipeline/conf/evaluation",
     "analyses=[npc,views]": "analyses holds the parameters of each; choose them with analysis=[npc,views]",
-    "evaluations=knn": "evaluations holds the parameters of each; choose them with evaluation=[knn]",
-    "recipe=small": "recipe=small does not exist; did you mean own/small? pipeline/conf/recipe has all ",
     "method=foo": "method=foo does not exist; the nearest are fast_moco, moco_v3, moco_v2. pipeline/conf/",
     "recipe=dcl/table9": "dcl/table1_imagenet100, ",
     "dataset=/a/birds seed=3": "run `dvc exp run -S recipe=own/small -S dataset.name=/a/birds -S seed=3`",
     "dataset.name=birds seed=3": "run `dvc exp run -S recipe=own/small -S dataset.name=birds -S seed=3`, or",
     "dataset.first=9": "dataset.first is not a parameter of dataset.kind=photos; choose dataset=cifar10 or",
     "loss": "cannot read 'loss': expected group=choice or key=value",
-    "evaluation=[knn": "cannot read 'evaluation=[knn': expected group=choice or key=value",
     "seed=3 loss=infonce,dcl": "`dvc exp run --queue -S seed=3 -S loss=infonce,dcl` queues a run for each",
     "seed=3 loss=[infonce,dcl]": "choose one; `dvc exp run --queue -S seed=3 -S loss=infonce,dcl` queues a",
     "loss.kind=infonce": "the kind follows from the choice; choose loss=infonce",
     "method.kind=moco": "choose method=moco_v1, moco_v2 or moco_v3",
-    "patches.kind=combine": "choose patches=...",
     "recipe=null": "recipe=null chooses nothing: leave it out",
     "evaluation=null": "leave it out, or choose evaluation=[]",
     "~transfer": "~transfer is not possible: choose transfer=[]",
-    "~transfers": "transfers holds the parameters of each; choose them with transfer=[]",
     "~loss": "loss is missing",
     "bn_group=local": "bn_group='local': input should be 'global'; bn_group='local': input should be a valid",
-    "optim.epochs=0": "optim.epochs=0: input should be greater than 0",
     "method=byol loss=dclw": "method.kind=byol gives pairs without negatives, but loss=dclw needs contrasts",
     "optim=adamw optim.betas=[0.9]": "optim.betas.1 is missing",
     "views.random.area=[0.2]": "views.random.area.1 is missing",
@@ -197,10 +188,3 @@ def test_weights_to_start_from_need_not_exist_any_more(tmp_path) -> None:
 )
 def test_parameters_that_were_edited_by_hand_have_no_command(change, tmp_path) -> None:
     assert command_for(config.check({**compose(tmp_path, "seed=1"), **change})) is None
-
-
-def test_parameters_of_an_earlier_version_are_refused(tmp_path) -> None:
-    path = tmp_path / "params.yaml"
-    path.write_text((ROOT / "params.yaml").read_text().replace("overrides: []", ""))
-    with pytest.raises(ValueError, match="params.yaml: overrides is missing"):
-        config.load(path)

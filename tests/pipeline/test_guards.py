@@ -136,8 +136,3 @@ def test_names_cannot_control_the_terminal() -> None:
     output = io.StringIO()
     Progress("prepare", Console(file=output)).say("left out a\x1b]0;owned\x07\u202e Vögel 照片")
     assert output.getvalue() == "prepare: left out a\\x1b]0;owned\\x07\\u202e Vögel 照片\n"
-
-
-def test_an_empty_place_of_raw_data_is_the_default(monkeypatch) -> None:
-    monkeypatch.setenv("CL_RAW", "")
-    assert str(locations.raw()) == "data/raw"

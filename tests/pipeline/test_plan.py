@@ -1,16 +1,10 @@
 """What an experiment will cost: figures from real steps of a tiny project, which stays as it was."""
 
 import hashlib
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -50,10 +44,6 @@ def planned(folder: Path) -> Answer:
     return answer
 
 
-def numbers(text: str) -> list[float]:
-    return [float(x) for x in re.findall(r"\d+\.?\d*(?:e-\d+)?", text)]
-
-
 def test_a_plan_names_the_figures_and_changes_nothing(prepared) -> None:
     """40 epochs of one step each, with kNN after every epoch."""
     before = contents(prepared)
@@ -88,42 +78,6 @@ def test_without_shards_a_plan_asks_for_them(project) -> None:
     assert answer.code == 1
     assert "`dvc repro prepare`" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_a_plan_that_is_interrupted_leaves_nothing(prepared, tmp_path) -> None:
-    before = contents(prepared)
-    with subprocess.Popen(
-        [sys.executable, "-m", "pipeline.plan"],
-        cwd=prepared,
-        env={**os.environ, "CL_PROCESSES": "1", "TMPDIR": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stderr
-        while "steps on 64 images" not in process.stderr.readline():
-            assert process.poll() is None
-        time.sleep(1)
-        workers = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 128 + signal.SIGINT
-    assert not psutil.wait_procs(workers, timeout=10)[1]
-    assert contents(prepared) == before
-    assert {path.name.split("_")[0] for path in tmp_path.iterdir()} <= {"torchinductor"}  # PyTorch's cache
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_batch(prepared) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "pipeline.plan"],
-        cwd=prepared,
-        env={**os.environ, "CL_PROCESSES": "2"},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("\nstep: ") == 1
-    assert "2 x cpu" in result.stdout
 
 
 class Clock:

@@ -134,15 +134,6 @@ def test_two_processes_survive_kill_9_of_one(prepared, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_a_mistake_that_all_processes_find_is_told_once(prepared, tmp_path) -> None:
-    process = pretrain(prepared, tmp_path, CL_PROCESSES="3")
-    _, output = process.communicate()
-    assert process.returncode == 1
-    assert output.count("Error: ") == output.count("batch_size=32") == 1, output
-    assert "Traceback" not in output
-
-
-@pytest.mark.slow
 def test_two_processes_stopped_by_sigterm_continue(prepared, finished, tmp_path) -> None:
     (prepared / "models/backbone.safetensors").unlink()
     process = pretrain(prepared, tmp_path)

@@ -151,15 +151,3 @@ def test_uncommitted_and_untracked_code_is_recorded(file, changed, workspace) ->
     with (workspace / file).open("a") as text:
         text.write("# more\n")
     assert provenance.code() == (provenance.git("rev-parse", "HEAD"), changed)
-
-
-@pytest.mark.slow
-def test_detectron2_is_recorded_if_installed(workspace, tmp_path, monkeypatch) -> None:
-    (tmp_path / "detectron2-9.9.dist-info").mkdir()
-    (tmp_path / "detectron2-9.9.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: detectron2\nVersion: 9.9\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert (
-        provenance.record("pretrain", None, {"seconds": 1.0, "images": 0})["versions"]["detectron2"] == "9.9"
-    )

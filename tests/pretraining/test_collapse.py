@@ -47,20 +47,6 @@ def test_measures_equal_their_definitions(monkeypatch, block, shape) -> None:
     assert collapse.measures(x) == pytest.approx(loops(x), rel=1e-4)
 
 
-def test_no_block_is_larger_than_its_bound(monkeypatch) -> None:
-    sizes = []
-
-    def product(self: Tensor, other: Tensor) -> Tensor:
-        sizes.append(len(self) * other.shape[1])
-        return torch.mm(self, other)
-
-    monkeypatch.setattr(collapse, "BLOCK", 1000)
-    monkeypatch.setattr(Tensor, "__matmul__", product)
-    collapse.measures(directions(300, 4))
-    assert len(sizes) == 100
-    assert max(sizes) <= 1000
-
-
 def test_equal_embeddings_are_a_complete_collapse() -> None:
     found = collapse.measures(directions(1, 64).repeat(500, 1))
     assert found == pytest.approx({"uniformity": 0, "embedding_std": 0, "effective_rank": 1}, abs=2e-3)

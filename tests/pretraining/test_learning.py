@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cl.runtime.machine import slow_bf16
 from pipeline import compatibility
 from pipeline.composition.compose import write
 
@@ -103,32 +102,3 @@ def test_every_method_beats_the_random_encoder(prepared, method) -> None:
         gains.append(found["knn_top1"] - untrained["random_knn_top1"])
         print(f"{method}, seed {seed}: {found['knn_top1']}, {gains[-1]:+.1f} against the random encoder")
     assert sum(gains) / len(gains) >= MARGIN
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs CIFAR-10 in CL_RAW")
-def test_cifar10_at_a_small_size(project, tmp_path) -> None:
-    """Three epochs of SimCLR with DCL: two points better than the random encoder in every evaluation."""
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
-    shutil.copytree(CIFAR10, folder / "data/raw" / CIFAR10.name)
-    evaluations = ["knn_200", "linear", "semi_1", "semi_10"]
-    settings = [
-        "dataset=cifar10",
-        "backbone=resnet18",
-        "optim.epochs=3",
-        "optim.warmup_epochs=1",
-        "optim.batch_size=256",
-    ]
-    short = ["evaluations.linear.optim.epochs=3", "evaluations.semi_10.optim.epochs=10"]
-    short += [f"evaluations.{name}.from_scratch.epochs=10" for name in ("semi_1", "semi_10")]
-    precision = [] if slow_bf16() else ["precision=bf16"]
-    write(folder / "params.yaml", settings)
-    stage(folder, "prepare")
-    stage(folder, "weights")
-    found = trained(folder, evaluations, *settings, *short, *precision)
-    stage(folder, "baseline", "random")
-    random = json.loads((folder / "results/baseline/random.json").read_text())
-    print(found, random)
-    for name in evaluations:
-        assert found[f"{name}_top1"] >= random[f"random_{name}_top1"] + 2, name

@@ -261,14 +261,6 @@ def test_neighbours_are_named_with_a_legend_where_there_are_classes(values, tmp_
     assert render(values, tmp_path).count('<div class="row">') == 2, "without classes, one for each image"
 
 
-def test_evaluations_with_similar_names_are_told_apart(values, tmp_path) -> None:
-    values["evaluations"]["knn_200"] = values["evaluations"]["knn"]
-    found = [measured("knn", "top1", 39.8), measured("knn_200", "top1", 29.3)]
-    write(tmp_path, "baseline/random", *(each._replace(baseline="random") for each in found))
-    page = render(values, tmp_path)
-    assert page.count(">39.8 <") == page.count(">29.3 <") == 1
-
-
 def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
     write(tmp_path, "evaluate/stale", measured("stale", "top1", 98.7))
     assert "98.7" not in render(values, tmp_path)
