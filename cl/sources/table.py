@@ -70,10 +70,10 @@ class Config(OwnImages):
         """
         if not (table := self.table_path(raw)).is_file():
             name = self.table or DEFAULT[0]
-            others = [path for path in (self.folder(raw).parent / name, Path(name)) if path.is_file()]
-            remedy = (
-                f"give dataset.table={others[0].resolve()}" if others else "write one with the column path"
-            )
+            remedy = "write one with the column path, or set CL_RAW to the parent of a relative dataset.name"
+            for other in (self.folder(raw).parent / name, Path(name)):
+                if other.is_file():
+                    remedy = f"give dataset.table={other.resolve()}"
             raise ValueError(
                 f"no table {table}; a relative dataset.table starts in the folder of images: {remedy}"
             )

@@ -14,7 +14,7 @@ from PIL import Image as Picture
 from PIL import ImageOps
 
 from benchmarks.memory import growth
-from cl.images import decoding, photographs
+from cl.images import decoding
 from cl.images.decoding import decode
 from cl.images.image import RawImage
 from cl.shards import encoding, tiles
@@ -52,12 +52,6 @@ def test_pixels_equal_pillows(name) -> None:
     assert stored.extension == {"jpeg": "jpg", "mpo": "jpg", "tiff": "tif"}.get(
         name.split()[0], name.split()[0]
     )
-
-
-def test_pixels_of_photographs_equal_pillows() -> None:
-    for path in photographs.files().values():
-        content = path.read_bytes()
-        assert np.array_equal(decode(content), by_pillow(content)), path.name
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "AVIF", "TIFF"])
@@ -149,17 +143,6 @@ def test_larger_images_are_shrunk_to_the_short_side(height, width, encode) -> No
     assert abs(max(shape[:2]) - 64 * max(height, width) / min(height, width)) <= 0.5
     assert stored.reencoded
     assert (stored.extension, stored.size) == (("npy", shape[:2]) if encode == "raw" else ("jpg", (0, 0)))
-
-
-def test_smaller_images_are_not_enlarged() -> None:
-    content = file_of(photograph(64, 100))
-    copied = encoding.encode(content, COPY.model_copy(update={"shrink": 64}))
-    assert (copied.content, copied.reencoded) == (content, False)
-    again = encoding.encode(content, COPY.model_copy(update={"shrink": 64, "encode": "jpeg"}))
-    assert again.content == file_of(Picture.fromarray(decode(content)), quality=90)
-    assert again.reencoded
-    raw = encoding.encode(content, COPY.model_copy(update={"shrink": 65, "encode": "raw"}))
-    assert np.array_equal(np.load(io.BytesIO(raw.content)), decode(content))
 
 
 def test_shrunk_pixels_equal_pillows_turned_upright() -> None:

@@ -237,16 +237,6 @@ def test_what_would_be_lost_is_left_out_with_the_reason(prepared) -> None:
         assert re.search(reason, skipped[name]), (name, skipped[name])
 
 
-def test_tiles_are_cut_from_all_bits(tmp_path) -> None:
-    files = {"a.png": DEEP["png opacity 16"], "b.tif": REFUSED["tif near infrared as opacity"][0]}
-    whole, cut = stored(tmp_path / "whole", files), stored(tmp_path / "cut", files, tile=40)
-    parts = pixels_by_key(cut)
-    (pixels,) = pixels_by_key(whole).values()
-    assert whole.manifest.levels == cut.manifest.levels
-    assert np.array_equal(np.concatenate([parts["a_0_0"], parts["a_1_0"][20:]]), pixels)
-    assert len(parts) == 2
-
-
 def test_an_encoder_without_levels_refuses_deep_colours(tmp_path) -> None:
     """Also those of a picture that Pillow has decoded."""
     path = tmp_path / "a.tif"

@@ -1,6 +1,5 @@
 """Gray images of 16 bits, 32 bits and float: `prepare` measures black and white, the reader applies them."""
 
-import hashlib
 import io
 import os
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from PIL import Image as Picture
 
 from benchmarks.memory import growth
 from cl.images import decoding
-from cl.images.decoding import ORIENTATION
 from cl.images.image import UNLABELLED, Image
 from cl.shards import levels
 from cl.shards.team import Team
@@ -194,23 +192,6 @@ def test_only_deep_images_are_read_beyond_their_header(tmp_path) -> None:
 
     assert growth(lambda: levels.measure(listed, Storage(shard_images=1, **STORAGE), Team(2, count))) < 2**26
     assert passes == {"headers": (5, 5), "images of mode I;16 to sample": (1, 1)}
-
-
-@pytest.mark.parametrize("dtype", ["uint16", ">u2", "int32", "float32"])
-@pytest.mark.parametrize("orientation", [1, 6])
-def test_the_sampled_pixels_are_those_of_the_whole_image(tmp_path, dtype, orientation) -> None:
-    """Chosen by their positions, row by row, with a generator that the key seeds."""
-    values = np.random.default_rng(0).normal(3000, 900, (150, 130)).astype(dtype)
-    exif = Picture.Exif()
-    exif[ORIENTATION] = orientation
-    content = file_of(Picture.fromarray(values), "TIFF", exif=exif)
-    (tmp_path / "a.tif").write_bytes(content)
-    whole = np.asarray(Picture.open(io.BytesIO(content))).ravel()
-    seed = int.from_bytes(hashlib.sha256(b"a").digest()[:8])
-    chosen = np.random.Generator(np.random.Philox(key=seed)).integers(0, len(whole), levels.PIXELS)
-    storage = Storage(shard_images=1, **{**STORAGE, "percentiles": (5, 95)})
-    (found,) = levels.measure([Image("a", tmp_path / "a.tif", UNLABELLED)], storage, Team(1)).values()
-    assert found == tuple(np.percentile(whole[chosen].astype(np.float64), (5, 95)))
 
 
 def test_percentiles_outside_the_range_are_refused(tmp_path) -> None:

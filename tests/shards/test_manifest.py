@@ -84,8 +84,3 @@ def test_a_damaged_manifest_is_refused(copied, content) -> None:
     (copied / "manifest.json").write_bytes(content)
     with pytest.raises(ValueError, match="manifest.json is damaged: run `dvc repro prepare`"):
         Reader(copied, "train")
-
-
-def test_a_missing_split_is_refused(copied) -> None:
-    with pytest.raises(ValueError, match="manifest.json is damaged"):
-        Reader(copied, "test")

@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image as Picture
@@ -79,15 +80,17 @@ def symmetric(starts: list[int], tile: int) -> list[int]:
     return sorted({*starts, *(end - tile - start for start in starts)})
 
 
-def test_deep_gray_palette_and_bilevel_images_are_cut(tmp_path) -> None:
+def test_deep_and_palette_images_are_cut(tmp_path) -> None:
     gray = np.asarray(COLOUR.convert("L"))
     deep = gray.astype(np.uint16) * 16
-    for name, picture in {
-        "16-bit": Picture.fromarray(deep),
-        "L": COLOUR.convert("L"),
-        "P": COLOUR.quantize(9),
+    bands = np.stack([deep, deep // 2, deep // 3, np.where(gray > 99, 65535, 0)], 2).astype(np.uint16)
+    for name, content in {
+        "16-bit": file_of(Picture.fromarray(deep), "PNG"),
+        "16-bit RGBA": cv2.imencode(".png", bands)[1].tobytes(),
+        "L": file_of(COLOUR.convert("L"), "PNG"),
+        "P": file_of(COLOUR.quantize(9), "PNG"),
     }.items():
-        files = {"a.png": file_of(picture, "PNG")}
+        files = {"a.png": content}
         whole = pixels_by_key(stored(tmp_path / name / "whole", files))["a"]
         found = pixels_by_key(stored(tmp_path / name / "tiles", files, tile=50))
         assert_equal(found, expected_tiles(whole, 50))

@@ -31,12 +31,6 @@ def keys(found: Splits) -> list[str]:
 PLAIN = ["cat/0", "cat/1", "dog/0", "dog/1"]
 
 
-def test_nothing_is_ignored_if_everything_is_an_image(root) -> None:
-    found = listed(root)
-    assert (keys(found), found.left_out.total()) == (PLAIN, 0)
-    assert [image.label for image in found.train] == [0, 0, 1, 1]
-
-
 FOREIGN = {
     "hidden": "train/cat/.DS_Store train/cat/._0.jpg val/cat/.hidden.png train/cat/.cache/0.png",
     "with suffix .txt": "train/cat/notes.txt",
@@ -122,16 +116,6 @@ def test_a_pipe_is_ignored_rather_than_waited_for(root) -> None:
     assert (keys(found), found.left_out.total()) == (PLAIN, 2)
 
 
-def test_a_file_in_place_of_a_class_folder_is_not_a_class(root) -> None:
-    shutil.rmtree(root / "train/cat")
-    picture_file(root / "train/cat")
-    with pytest.raises(ValueError, match="own/val contains the class cat, .*own/train; add"):
-        listed(root)
-    shutil.rmtree(root / "val/cat")
-    found = listed(root)
-    assert (found.classes, found.left_out.total()) == (["dog"], 1)
-
-
 def test_a_class_whose_files_are_all_ignored_is_refused(root) -> None:
     for path in (root / "train/cat").iterdir():
         path.rename(path.with_suffix(".txt"))
@@ -168,14 +152,6 @@ def test_a_class_name_that_no_picture_can_show_is_refused(name, root) -> None:
     (root / "train" / name).mkdir()
     with pytest.raises(ValueError, match="control character .*; rename it"):
         listed(root)
-
-
-def test_folders_of_the_system_are_not_classes(root) -> None:
-    before = listed(root).classes
-    for split in ("train", "val"):
-        picture_file(root / split / "@eaDir" / "cat.png" / "thumb.png")
-    found = listed(root)
-    assert found.classes == before
 
 
 @pytest.mark.parametrize(

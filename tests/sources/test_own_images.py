@@ -213,16 +213,6 @@ def test_a_table_gives_labels_groups_and_splits(raw, tmp_path) -> None:
     ]
 
 
-def test_a_parquet_table_equals_a_csv_table(raw, tmp_path) -> None:
-    write(raw, COMPLETE)
-    from_csv = listed(raw, tmp_path, "dataset.labels=some")
-    columns = [line.split(",") for line in COMPLETE.splitlines()]
-    cells = {name: [row[i] or None for row in columns[1:]] for i, name in enumerate(columns[0])}
-    parquet.write_table(pyarrow.table(cells), raw / "own/other.parquet")
-    from_parquet = listed(raw, tmp_path, "dataset.labels=some", "dataset.table=other.parquet")
-    assert facts(from_parquet) == facts(from_csv)
-
-
 @pytest.mark.parametrize("missing", ["", " ", "NaN", "nan", "NA", "N/A", "None", "null", "<NA>"])
 def test_a_missing_value_is_missing_and_spaces_do_not_count(missing, raw, tmp_path) -> None:
     """In CSV and Parquet: no class is called nan, and no group of images either."""
@@ -270,12 +260,6 @@ def test_captions_may_have_line_breaks(raw, tmp_path) -> None:
     rows = [f'c/{number}.png,dog,"{caption}"\n' for number in range(5000)]
     write(raw, "path,label,caption\n" + "".join(rows))
     assert len(listed(raw, tmp_path).train) > 4000
-
-
-def test_a_label_may_be_a_number(raw, tmp_path) -> None:
-    cells = {"path": ["a/day 0/0.png", "b/day 1/1.png"], "label": [10, 9], "split": ["train", "val"]}
-    parquet.write_table(pyarrow.table(cells), raw / "own/images.parquet")
-    assert listed(raw, tmp_path).classes == ["10", "9"]
 
 
 def test_a_group_is_never_split(raw, tmp_path) -> None:

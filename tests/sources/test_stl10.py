@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torchvision import datasets
-from torchvision.datasets import STL10
 
 from cl import config
 from cl.data.reader import Reader
@@ -16,7 +14,7 @@ from cl.images.image import UNLABELLED
 from cl.pretraining import monitor
 from cl.runtime import machine
 from cl.training.checkpoints import Checkpoints
-from tests.support.archives import splits_of, with_hashes_of, write_and_read
+from tests.support.archives import splits_of, write_and_read
 from tests.support.project import compose
 from tests.support.tiny import evaluated
 
@@ -60,14 +58,6 @@ def test_stl10_files_that_differ_from_the_official_ones_are_named(name, source, 
     path.unlink()
     with pytest.raises(ValueError, match=f"no file {path}; {remedy}"):
         splits_of(settings, tmp_path / "raw")
-
-
-def test_a_class_without_labelled_images_is_refused(source, tmp_path, monkeypatch) -> None:
-    settings = source("stl10")
-    (tmp_path / "raw/stl10_binary/train_y.bin").write_bytes(bytes([2, 3, 4] * 4))
-    monkeypatch.setattr(datasets, "STL10", with_hashes_of(STL10, tmp_path / "raw/stl10_binary"))
-    with pytest.raises(ValueError, match="class apple has no readable image in train"):
-        write_and_read(splits_of(settings, tmp_path / "raw"), tmp_path / "shards")
 
 
 class Recording(Reader):
