@@ -1,7 +1,7 @@
-"""Every method at the size of the embedded data set over three seeds, beside the random encoder: kNN, k = 20.
+"""Every method at the size of the embedded data set over three seeds, and the untrained encoder: kNN, k = 20.
 
 `python -W ignore -m benchmarks.methods [METHOD ...]` runs what `dvc exp run -S method=METHOD -S seed=SEED`
-pretrains and evaluates, in a temporary copy of the project, and always the random encoder. Each finished
+pretrains and evaluates, in a temporary copy of the project, and always the untrained encoder. Each finished
 run is a row of docs/results/methods.csv; what is there is not run again. Needs data/shards of the default
 experiment.
 
@@ -53,7 +53,7 @@ def add(method: str, seed: int) -> None:
 
 
 def untrained(place: Workplace) -> tuple[float, float]:
-    """The kNN top-1 of the random encoder, and no seconds."""
+    """The kNN top-1 of the untrained encoder, and no seconds."""
     place.run("baseline", RANDOM)
     return metrics(place, "baseline/random")["random_knn_top1"], 0.0
 
@@ -91,7 +91,8 @@ def table(found: list[dict[str, str]]) -> str:
         knn = rows.mean_and_deviation(list(by_seed.values()))
         end = f"{len(by_seed)} | {fmean(seconds[method, loss]):,.0f} |"
         lines.append(f"| {method} | {loss} | {knn} | {rows.mean_and_deviation(gains)} | {end}")
-    lines.append(f"| random encoder | | {rows.mean_and_deviation(list(start.values()))} | | {len(start)} | |")
+    knn = rows.mean_and_deviation(list(start.values()))
+    lines.append(f"| untrained encoder | | {knn} | | {len(start)} | |")
     return "\n".join(lines)
 
 

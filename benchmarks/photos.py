@@ -1,7 +1,7 @@
 """The embedded run over five seeds: everything that `make repro` measures, as means and standard deviations.
 
 `python -W ignore -m benchmarks.photos [SEED ...]` runs the stages of each seed in a temporary copy of the
-project, and the detection of the random encoder as well. A finished seed becomes rows of
+project, and the detection of the untrained encoder as well. A finished seed becomes rows of
 docs/results/photos.csv, and is not run again. Needs data/shards and data/scenes of the default experiment.
 
 `python -m benchmarks.photos table` prints the table of docs/results/photos.md.
@@ -32,7 +32,7 @@ MEASURES = {
 }
 ENCODERS = {
     "pretrained (SimCLR + DCL)": "",
-    "random encoder": "random_",
+    "untrained encoder": "random_",
     "supervised encoder": "supervised_",
 }
 

@@ -1,4 +1,4 @@
-"""Training beats the random encoder, over three seeds and at the embedded data set's full size."""
+"""Training beats the untrained encoder, over three seeds and at the embedded data set's full size."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pipeline.composition.compose import write
 
 SEEDS = (0, 1, 2)
 CIFAR10 = Path(os.environ.get("CL_RAW", "data/raw")).absolute() / "cifar-10-batches-py"
-MARGIN = 5  # points of kNN (k = 20) above the random encoder
+MARGIN = 5  # points of kNN (k = 20) above the untrained encoder
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def prepared(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def random(prepared: Path) -> dict[int, dict[str, float]]:
-    """What the random encoder of each seed reaches."""
+    """What the untrained encoder of each seed reaches."""
     found = {}
     for seed in SEEDS:
         write(prepared / "params.yaml", [f"seed={seed}", "evaluation=[knn,linear]", "baseline=[random]"])
@@ -100,5 +100,5 @@ def test_every_method_beats_the_random_encoder(prepared, method) -> None:
         stage(prepared, "baseline", "random")
         untrained = json.loads((prepared / "results/baseline/random.json").read_text())
         gains.append(found["knn_top1"] - untrained["random_knn_top1"])
-        print(f"{method}, seed {seed}: {found['knn_top1']}, {gains[-1]:+.1f} against the random encoder")
+        print(f"{method}, seed {seed}: {found['knn_top1']}, {gains[-1]:+.1f} against the untrained encoder")
     assert sum(gains) / len(gains) >= MARGIN
