@@ -177,9 +177,6 @@ class LocalFiles:
     def prefetch(self, positions: np.ndarray) -> None:
         """Does nothing: the kernel reads ahead."""
 
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, "_open": OrderedDict()}
-
     def read(self, shard: int, offset: int, length: int) -> memoryview:
         """`length` bytes of a shard from `offset` on, memory-mapped."""
         if shard not in self._open:

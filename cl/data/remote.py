@@ -68,13 +68,6 @@ class RemoteFiles:
         self._process, self._lock, self._running = os.getpid(), threading.Lock(), 0
         self._wanted: deque[int] = deque()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_wanted")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._begin()
-
     def read(self, shard: int, offset: int, length: int) -> memoryview:
         """The `length` bytes of a sample, from `offset` of its shard; writable."""
         piece = int(np.searchsorted(self._begins, (shard << SHARD_BITS) + offset, side="right")) - 1
