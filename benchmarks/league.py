@@ -4,7 +4,8 @@
 trains with the recipe, prints the seconds of training, on the clock and of the CPU in all processes, and
 classifies all test images by their 200 nearest training images. The other sides have the recipe's network,
 projector, precision, optimizer and number of steps, and their library's transform, loader and loss with the
-recipe's settings. `--by solo-learn` needs `--source`, a clone of its repository.
+recipe's settings. Equal steps are not equal accuracy: for the time to a common one, run each side with
+several `-S optim.epochs=`. `--by solo-learn` needs `--source`, a clone of its repository.
 """
 
 import itertools
@@ -12,6 +13,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -41,6 +43,7 @@ from pipeline.support import command, locations, pretraining
 @click.option("--seed", "seeds", multiple=True, type=int, default=(0,), show_default=True)
 @click.option("--by", "ways", multiple=True, type=click.Choice(["cl", *peers.PARTS]), default=("cl",))
 @click.option("--source", type=click.Path(exists=True, path_type=Path), help="a clone of solo-learn")
+@click.option("--workers", type=click.IntRange(min=1), help="data workers of every side; by default ours")
 @click.option("-S", "overrides", multiple=True, help="parameters other than the recipe's")
 @command.entry_point
 def main(
@@ -48,6 +51,7 @@ def main(
     seeds: tuple[int, ...],
     ways: tuple[str, ...],
     source: Path | None,
+    workers: int | None,
     overrides: tuple[str, ...],
 ) -> None:
     print("| trained by | seed | seconds | CPU seconds | kNN, backbone | kNN, embedding |")
@@ -57,6 +61,7 @@ def main(
         for seed, way in itertools.product(seeds, ways):
             params = parameters(f"recipe={recipe}", *overrides, f"seed={seed}")
             here = machine.find(params.precision, deterministic=False)
+            here = replace(here, workers=workers or here.workers)
             task, optimizer, data = pretraining.prepare(params, here, readers[0], Start())
             backbone, projector = task.method.evaluated
             began, used = time.monotonic(), cpu_seconds()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from lightly.transforms.multi_view_transform import MultiViewTransform
 from lightly.transforms.simclr_transform import SimCLRViewTransform
 from omegaconf import OmegaConf
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import CIFAR10
 
 from benchmarks.authors.harness.source import Source, assign
@@ -37,8 +38,13 @@ class Parts(NamedTuple):
     loss: Callable[[list[Tensor]], Tensor]
 
 
-def lightly(params: Params, workers: int, source: Path | None) -> Parts:
-    """Every view against the first two, both ways: 12 ordered pairs of four views; our SimCLR has six."""
+def lightly(
+    params: Params, workers: int, source: Path | None, data: Callable[..., Dataset] | None = None
+) -> Parts:
+    """Every view against the first two, both ways: 12 ordered pairs of four views; our SimCLR has six.
+
+    data: makes the images with a transform; by default those of CIFAR-10.
+    """
     view, jitter = params.views["random"], params.views["random"].jitter
     transform = SimCLRViewTransform(
         input_size=view.size,
@@ -53,12 +59,12 @@ def lightly(params: Params, workers: int, source: Path | None) -> Parts:
         gaussian_blur=view.blur.p,
         normalize={"mean": [*params.dataset.mean], "std": [*params.dataset.std]},
     )
-    images = CIFAR10(os.fspath(locations.raw()), transform=MultiViewTransform([transform] * view.count))
-    batches = DataLoader(images, params.optim.batch_size, shuffle=True, drop_last=True, num_workers=workers)
+    data = data or partial(CIFAR10, os.fspath(locations.raw()))
+    images = data(transform=MultiViewTransform([transform] * view.count))
     criterion = LOSSES[params.loss.kind](temperature=params.temperature)
     chosen = list(pairs(view.count)) if view.count > 2 else [(0, 1)]
     return Parts(
-        batches,
+        loader(images, params, workers),
         lambda batch: batch[0],
         lambda each: torch.stack([criterion(each[a], each[b]) for a, b in chosen]).mean(),
     )
@@ -106,9 +112,21 @@ def solo_learn(params: Params, workers: int, source: Path | None) -> Parts:
     )
     index = torch.arange(params.optim.batch_size).repeat(view.count)
     return Parts(
-        theirs.prepare_dataloader(images, params.optim.batch_size, workers),
+        loader(images, params, workers),
         lambda batch: batch[1],
         lambda each: criterion(torch.cat(each), index, params.temperature),
+    )
+
+
+def loader(images: Dataset, params: Params, workers: int) -> DataLoader:
+    """As both libraries' examples make it, with workers that stay."""
+    return DataLoader(
+        images,
+        params.optim.batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
     )
 
 
