@@ -64,7 +64,10 @@ def _say_what_is_next() -> None:
 
 def _fetch(params: dict[str, Any]) -> None:
     """Pull results that `dvc repro --pull --allow-missing` left in the remote; the report would lack them."""
-    missing = _missing_results(params)
+    stages = read(Path("dvc.lock"))["stages"]
+    recorded = [stages.get(name.replace("/", "@"), {}) for name in result_names(params)]
+    paths = [Path(output["path"]) for stage in recorded for output in stage.get("outs", [])]
+    missing = [path for path in paths if command.RESULTS in path.parents and not path.exists()]
     if not missing:
         return
     pulled = subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)
@@ -84,17 +87,6 @@ def _check(params: dict[str, Any]) -> None:
                 f"{command.RESULTS}/{name} was made with another {changed[0]} than that of params.yaml: "
                 "run `dvc repro`, which makes the results of params.yaml"
             )
-
-
-def _missing_results(params: dict[str, Any]) -> list[str]:
-    """The missing outputs below results/ that dvc.lock names for these parameters."""
-    stages = read(Path("dvc.lock"))["stages"]
-    outputs = [
-        output["path"]
-        for name in result_names(params)
-        for output in stages.get(name.replace("/", "@"), {}).get("outs", [])
-    ]
-    return [path for path in outputs if command.RESULTS in Path(path).parents and not Path(path).exists()]
 
 
 def finished() -> list[Experiment]:
