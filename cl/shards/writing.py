@@ -196,7 +196,8 @@ def _check_classes(
     expected = {image.label for image in listed} - {UNLABELLED} if split == "val" else range(len(classes))
     empty = sorted(set(expected) - set(np.unique(labels).tolist()))
     if empty or len(listed) > len(labels) == 0:
-        reasons = "; ".join(f"{key}: {reason}" for key, reason in list(skipped.items())[:3])
+        examples = {reason: key for key, reason in skipped.items()}
+        reasons = "; ".join(f"{key}: {reason}" for reason, key in list(examples.items())[:3])
         what = (
             f"class {classes[empty[0]]}" if empty else f"the data set, of {counted(len(listed), 'images')},"
         )

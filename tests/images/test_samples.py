@@ -119,6 +119,7 @@ READ = {
     "ppm rgb": (ppm(RGB, 255), RGB),
     "ppm 4 bits": (ppm(RGB // 16, 15), RGB // 16 * 17),
 }
+HIDDEN16 = np.where(SHAPE, RGB16, 65535).astype(np.uint16)  # below transparency
 DEEP = {
     "tif rgb 16": tiff(RGB16),
     "tif rgb 16 big-endian": tiff(RGB16, byteorder=">"),
@@ -128,9 +129,9 @@ DEEP = {
     "tif rgb 16 in strips": tiff(RGB16, rowsperstrip=7),
     "tif rgb 16 BigTIFF": tiff(RGB16, bigtiff=True),
     "tif rgb 16 in pages": tiff(np.stack([RGB16, RGB16 // 2])),
-    "tif opacity 16": tiff(joined(RGB16, SHAPE16), extrasamples=(2,)),
+    "tif opacity 16": tiff(joined(HIDDEN16, SHAPE16), extrasamples=(2,)),
     "png rgb 16": png(RGB16, 2),
-    "png opacity 16": png(joined(RGB16, SHAPE16), 6),
+    "png opacity 16": png(joined(HIDDEN16, SHAPE16), 6),
     "png transparent colour 16": png(RGB16, 2, tRNS=RGB16[3, 4].astype(">u2").tobytes()),
     "png gray with opacity 16": png(joined(GRAY16, SHAPE16), 4),
     "ppm 12 bits": ppm(RGB16, 4095),
