@@ -8,24 +8,18 @@ from benchmarks import methods, photos, rows
 from tests.support.project import ROOT
 
 
-def test_rows_are_read_as_they_were_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [None, "", "a,b\n", "a,b\n1,x", "a,b\n1,x\n"])
+def test_rows_are_read_as_they_were_added(before: str | None, tmp_path: Path) -> None:
+    """Also to no file, an empty one, and one whose last line does not end."""
     file = tmp_path / "runs.csv"
-    assert rows.read(file, ["a", "b"]) == []
+    if before is not None:
+        file.write_text(before)
+    kept = rows.read(file, ["a", "b"])
     rows.append(file, ["a", "b"], [[1, "x, y"]])
     rows.append(file, ["a", "b"], [[2, "z"], [3, ""]])
-    assert file.read_text() == 'a,b\n1,"x, y"\n2,z\n3,\n'
-    expected = [{"a": "1", "b": "x, y"}, {"a": "2", "b": "z"}, {"a": "3", "b": ""}]
-    assert rows.read(file, ["a", "b"]) == expected
-
-
-@pytest.mark.parametrize("before", ["", "a,b\n", "a,b\n1,x", "a,b\n1,x\n"])
-def test_rows_are_added_to_every_file_that_can_be_read(before: str, tmp_path: Path) -> None:
-    """Also to one that is empty, or whose last line does not end."""
-    file = tmp_path / "runs.csv"
-    file.write_text(before)
-    kept = rows.read(file, ["a", "b"])
-    rows.append(file, ["a", "b"], [[2, "y"]])
-    assert rows.read(file, ["a", "b"]) == [*kept, {"a": "2", "b": "y"}]
+    assert file.read_text().endswith('1,"x, y"\n2,z\n3,\n')
+    added = [{"a": "1", "b": "x, y"}, {"a": "2", "b": "z"}, {"a": "3", "b": ""}]
+    assert rows.read(file, ["a", "b"]) == [*kept, *added]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,36 +121,26 @@ def runs(monkeypatch) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ("an untracked file", "does not have these files as they are here: cl/new.py "),
-        ("a dirty tree", "does not have these files as they are here: cl/code.py "),
-        ("a changed plan", "does not have these files as they are here: docs/studies/name.yaml "),
-        ("a plan in no commit", "the last commit has no docs/studies/name.yaml"),
-        ("a plan changed after its first row", "name.yaml: seeds changed after the first row"),
-        ("a changed recipe", "arm a has rows with parameters 0123456789 and would now run with"),
-        ("an older study", "older than registered plans"),
-    ],
-)
-def test_nothing_runs_without_a_registered_plan(case, message, results, runs) -> None:
-    plan = stage.STUDIES / "name.yaml"
-    if case == "an untracked file":
-        Path("cl/new.py").touch()
-    elif case == "a dirty tree":
-        Path("cl/code.py").write_text("1")
-    elif case == "a changed plan":
-        plan.write_text(json.dumps(VALUES | {"seeds": [5]}))
-    elif case == "a plan in no commit":
-        git("rm", "-q", "--cached", str(plan))
-        git("commit", "-qm", "without the plan")
-    elif case == "a plan changed after its first row":
-        add_row(git("rev-parse", "HEAD")[:10])
-        state(seeds=[0, 5])
-    elif case == "a changed recipe":
-        add_row(git("rev-parse", "HEAD")[:10], "0123456789")
-    else:
-        state(registration="before results")
+PLAN = stage.STUDIES / "name.yaml"
+CASES: dict[str, Callable[[], object]] = {
+    "does not have these files as they are here: cl/new.py ": lambda: Path("cl/new.py").touch(),
+    "does not have these files as they are here: cl/code.py ": lambda: Path("cl/code.py").write_text("1"),
+    "does not have these files as they are here: docs/studies/name.yaml ": lambda: PLAN.write_text(
+        json.dumps(VALUES | {"seeds": [5]})
+    ),
+    "the last commit has no docs/studies/name.yaml": lambda: (
+        git("rm", "-q", "--cached", str(PLAN)),
+        git("commit", "-qm", "no plan"),
+    ),
+    "name.yaml: seeds changed after the first row": lambda: (add_row(state()), state(seeds=[0, 5])),
+    "rows with parameters 0123456789 and would now run with": lambda: add_row(state(), "0123456789"),
+    "older than registered plans": lambda: state(registration="before results"),
+}
+
+
+@pytest.mark.parametrize("message", CASES)
+def test_nothing_runs_without_a_registered_plan(message, results, runs) -> None:
+    CASES[message]()
     done = CliRunner().invoke(stage.main, ["name", "--short"])
     assert (done.exit_code, runs) == (1, []) and message in done.output and "Traceback" not in done.output
 
@@ -157,10 +148,16 @@ def test_nothing_runs_without_a_registered_plan(case, message, results, runs) ->
 PARAMS = {"seed": 0}
 
 
+def made(commit: str, changed: bool) -> dict[str, Any]:
+    """The provenance of a pretraining."""
+    pretrain = {"seconds": 60.4, "commit": commit, "uncommitted_changes": changed}
+    return {"provenance": {"pretrain": pretrain}}
+
+
 def experiment(arm: str, seed: int, **changes: Any) -> Experiment:
     """A finished experiment of the study `name`."""
-    made = {"pretrain": {"seconds": 60.4, "commit": git("rev-parse", "HEAD"), "uncommitted_changes": False}}
-    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}, "provenance": made} | changes
+    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}} | made(git("rev-parse", "HEAD"), False)
+    values |= changes
     return Experiment(name=f"name-{arm}-{seed}", revision="", **values)
 
 
@@ -188,10 +185,6 @@ def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
     assert len(stage._missing("name", study)) == 7
 
 
-DIRTY = {"seconds": 60.4, "commit": "HEAD", "uncommitted_changes": True}
-LOST = {"seconds": 60.4, "commit": "0123456789", "uncommitted_changes": False}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -206,8 +199,8 @@ LOST = {"seconds": 60.4, "commit": "0123456789", "uncommitted_changes": False}
             "no usable knn_top1 .*evaluate/knn was made with a different seed",
         ),
         ({"provenance": {"baseline/random": {}}}, "no usable knn_top1"),
-        ({"provenance": {"pretrain": DIRTY}}, "uncommitted changes or without .*`dvc exp remove name-a-0`"),
-        ({"provenance": {"pretrain": LOST}}, "without docs/studies/name.yaml"),
+        (made("HEAD", True), "uncommitted changes or without .*`dvc exp remove name-a-0`"),
+        (made("0123456789", False), "without docs/studies/name.yaml"),
     ],
 )
 def test_an_experiment_that_cannot_be_recorded_gets_one_sentence(
