@@ -60,24 +60,6 @@ def test_test_annotations_need_positive_ids(copied, coco_config, annotation_id) 
         read(coco_config, copied)
 
 
-@pytest.mark.parametrize(
-    "segmentation",
-    [None, [], 3, [1, 2, 3, 4, 5, 6], [[1, 2, 3, 4]], {"size": [96, 96]}, {"size": [9, 9], "counts": "1"}],
-)
-def test_objects_without_a_mask_are_dropped_from_training_and_refused_in_tests(
-    copied, coco_config, segmentation
-) -> None:
-    def change(content: dict) -> None:
-        content["annotations"][0]["segmentation"] = segmentation
-
-    edit_annotations(copied, change)
-    lines = read(coco_config, copied).findings.lines()
-    assert any(line.startswith("objects without a mask, dropped: 1 (00000") for line in lines)
-    edit_annotations(copied, change, "val2017")
-    with pytest.raises(ValueError, match=r"\(1\): the mask of a test object must be .* of 96x96 pixels"):
-        read(coco_config, copied)
-
-
 def test_polygons_of_two_points_are_dropped(copied, coco_config) -> None:
     polygon = [1.0, 2, 30, 2, 30, 40]
     edit_annotations(

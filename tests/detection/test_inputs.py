@@ -98,6 +98,15 @@ def test_sizes_written_as_floats_are_numbers(copied, coco_config) -> None:
 @pytest.mark.parametrize(
     "mask",
     [
+        *(
+            None,
+            [],
+            3,
+            [1, 2, 3, 4, 5, 6],
+            [[1, 2, 3, 4]],
+            {"size": [96, 96]},
+            {"size": [9, 9], "counts": "1"},
+        ),
         {"size": [96, 96], "counts": [5, 10]},
         {"size": [96, 96], "counts": [-5, 96 * 96 + 5]},
         {"size": [96, 96], "counts": [96 * 96, 1]},
@@ -118,7 +127,7 @@ def test_masks_that_pycocotools_would_misread_are_not_used(mask, copied, coco_co
     notes = read(coco_config, copied).findings.notes
     assert len(notes["objects without a mask, dropped"]) == 1
     edit_annotations(copied, lambda content: content["annotations"][0].update(segmentation=mask), "val2017")
-    with pytest.raises(ValueError, match="the mask of a test object must be"):
+    with pytest.raises(ValueError, match=r"\(1\): the mask of a test object must be .* of 96x96 pixels"):
         read(coco_config, copied)
 
 

@@ -3,19 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
-from PIL import Image as Picture
 
 from cl.detection.records import Record
-
-
-def test_a_truncated_image_is_refused_when_it_is_read(tmp_path) -> None:
-    Picture.new("RGB", (20, 10)).save(tmp_path / "a.png")
-    record = Record(1, tmp_path / "a.png", 20, 10, np.zeros((0, 4)), np.zeros(0), np.zeros(0, bool))
-    assert record.picture().size == (20, 10)
-    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:50])
-    with pytest.raises(ValueError, match="a.png cannot be read"):
-        record.picture()
 
 
 def test_masks_come_from_polygons_and_from_run_lengths() -> None:

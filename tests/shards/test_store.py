@@ -106,8 +106,3 @@ def test_changed_and_missing_shards_are_named(tmp_path, store) -> None:
     files.rm(f"{STORE}/{second}")
     with pytest.raises(ValueError, match=rf"{STORE}/{second} is missing: run `dvc repro -f prepare`"):
         Reader(folder, "train", STORE, Cache(tmp_path / "cache", 10**8))
-
-
-def test_a_relative_store_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="store=shards must be a URL .* or an absolute folder"):
-        write_shards(class_folders(tree(tmp_path / "own")), tmp_path / "shards", 5, store="shards")

@@ -13,7 +13,6 @@ from tests.support.archives import (
     write_imagenet_archives,
     write_imagenet_folders,
 )
-from tests.support.project import ROOT
 from tests.support.tiny import write_shards
 
 
@@ -51,12 +50,6 @@ def test_imagenet_is_the_same_from_archives_as_from_folders(tmp_path, monkeypatc
 def test_imagenet_must_have_1000_classes(ilsvrc) -> None:
     with pytest.raises(ValueError, match="imagenet has 3 classes, expected the 1000 .*dataset=folder"):
         imagenet.splits(SimpleNamespace(classes=1000), ilsvrc.parent)
-
-
-def test_imagenet100_is_the_list_of_100_classes() -> None:
-    names = (ROOT / "data" / "imagenet100.txt").read_text().split()
-    assert len(set(names)) == 100
-    assert (names[0], names[-1]) == ("n02869837", "n02090622")
 
 
 def test_labels_follow_the_class_list(ilsvrc, tmp_path) -> None:

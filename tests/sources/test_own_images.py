@@ -77,16 +77,6 @@ def test_a_label_finds_its_image_however_accents_are_encoded(raw, tmp_path) -> N
     assert found.val[0].path.is_file()
 
 
-def test_few_labels_hold_out_few_of_the_images_without_a_label(raw, tmp_path) -> None:
-    paths = [f"{'ab'[number % 2]}/day {number % 3}/{number}.png" for number in range(40)]
-    rows = [f"{path},{'x' if number < 9 else ''}" for number, path in enumerate(paths)]
-    (raw / "own/images.csv").write_text("\n".join(["path,label", *rows]))
-    chosen = ["dataset.labels=some", "dataset.holdout=0.05"]
-    found = table.splits(settings(tmp_path, "table", *chosen), raw)
-    assert sum(image.label != UNLABELLED for image in found.val) == 3
-    assert len(found.val) < 10
-
-
 @pytest.mark.parametrize(("images", "held_out"), [(12, 4), (15, 5), (40, 5)])
 def test_few_images_leave_some_for_validation(images, held_out, tmp_path) -> None:
     """Of all images, and of the labelled ones, whatever the hashes of their names are."""

@@ -88,8 +88,3 @@ def test_what_needs_files_on_this_machine_says_so(store, source, tmp_path, monke
         module_of("sources", "cifar10").splits(source("cifar10"), locations.raw())
     with pytest.raises(ValueError, match=f"CL_RAW={RAW}, but detection data"):
         locations.raw_folder()
-
-
-def test_a_missing_folder_is_named(store, source, tmp_path) -> None:
-    with pytest.raises(ValueError, match=f"no folder {RAW}/unlabelled; put the images there"):
-        module_of("sources", "unlabelled").splits(source("unlabelled"), path_of(RAW))
