@@ -13,7 +13,7 @@ from cl.data.cache import Cache
 from cl.data.remote import RemoteFiles
 from cl.images import decoding
 from cl.runtime import stores
-from cl.shards.manifest import INDEX, Manifest, Shard
+from cl.shards.manifest import INDEX, Manifest, Shard, sha256_of
 
 OPEN = 256  # shards kept open per process, with two descriptors each: ImageNet would exceed the limit
 AGAIN = "run `dvc repro prepare` again"
@@ -41,6 +41,8 @@ class Reader:
             shards = self.manifest.splits[split].shards
         except (ValueError, KeyError) as error:
             raise ValueError(f"{folder}/manifest.json is damaged: {AGAIN}") from error
+        if self.manifest.classes_sha256 != sha256_of(self.manifest.classes):
+            raise ValueError(f"the classes in {folder}/manifest.json were changed: {AGAIN}")
         self.index = _rows(folder / f"{split}.npy")
         if self.index.dtype != INDEX or self.index.ndim != 1 or not shards:
             raise ValueError(f"{folder}/{split}.npy is not an index of the shards: {AGAIN}")
@@ -72,11 +74,17 @@ class Reader:
     @cached_property
     def keys(self) -> np.ndarray:
         """(n,) bytes: the names of the samples."""
-        return _rows(self._folder / f"{self._split}_keys.npy")
+        keys = _rows(self._folder / f"{self._split}_keys.npy")
+        if keys.dtype.kind != "S" or keys.shape != self.index.shape:
+            raise ValueError(f"{self._split}_keys.npy does not have a name for each image: {AGAIN}")
+        return keys
 
     def labels(self, positions: np.ndarray | slice | int = slice(None)) -> np.ndarray:
         """(m,) int64: the labels at positions of the index; -1 for images without a label."""
-        return self.index["label"][positions].astype(np.int64)
+        labels = self.index["label"][positions].astype(np.int64)
+        if ((labels < -1) | (labels >= len(self.manifest.classes))).any():
+            raise ValueError(f"{self._split}.npy has labels that are not of the manifest's classes: {AGAIN}")
+        return labels
 
     @cached_property
     def groups(self) -> np.ndarray | None:

@@ -14,7 +14,6 @@ from unicodedata import normalize
 from cl.console.wording import counted
 from cl.images.folders import SUFFIXES, check_class, wrong_suffix
 from cl.runtime.stores import is_url
-from cl.runtime.tables import with_formula
 
 # The columns and their synonyms, without case, plural, spaces and punctuation.
 COLUMNS = {
@@ -154,7 +153,6 @@ def _columns(table: Path, names: Mapping[str, str], naming: str) -> tuple[dict[s
         table, lambda name: name in (*names.values(), *one_hot) or column_of(name) in names
     )
     every, found, used = parsed.column_names, dict[str, list[str | None]](), dict[str, str]()
-    unescaped = str if table.suffix.lower() == ".parquet" else with_formula
     for column, name in names.items():
         synonyms = [other for other in every if column_of(other) == column and other not in names.values()]
         here = [other for other in every if other == name] or (synonyms if name == column else [])
@@ -163,9 +161,7 @@ def _columns(table: Path, names: Mapping[str, str], naming: str) -> tuple[dict[s
                 f"{table} has the columns {' and '.join(here)} for one {column}; remove or rename one"
             )
         if here:
-            cells = [
-                _cell(cell and unescaped(cell)) for cell in parsed.column(every.index(here[0])).to_pylist()
-            ]
+            cells = [_cell(cell) for cell in parsed.column(every.index(here[0])).to_pylist()]
             if column != "path":  # `on_disk` finds the file
                 cells = [cell and normalize("NFC", cell) for cell in cells]
             found[column] = cells

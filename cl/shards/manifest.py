@@ -10,6 +10,7 @@
 `cl.shards.writing` writes them, `cl.data.reader` reads them.
 """
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -71,3 +72,8 @@ class Manifest(BaseConfig):
         default={}, description="pixel values that become black and white, by the mode of deep images"
     )
     duplicates: dict[str, int] = Field(default={}, description="how many images are copies of others")
+
+
+def sha256_of(classes: list[str]) -> str:
+    """The hash of the classes' names."""
+    return hashlib.sha256("\n".join(classes).encode()).hexdigest()

@@ -1,6 +1,5 @@
 """Images to WebDataset shards, with the same bytes on any number of machines and after restarts."""
 
-import hashlib
 import io
 import shutil
 from collections import Counter
@@ -15,7 +14,7 @@ from cl.images.image import UNLABELLED, Image, Splits
 from cl.images.listing import Subset, hash_of, repeated
 from cl.shards import duplicates, tiles
 from cl.shards.levels import measure
-from cl.shards.manifest import INDEX, Manifest, Split
+from cl.shards.manifest import INDEX, Manifest, Split, sha256_of
 from cl.shards.packing import COUNTED, Packed
 from cl.shards.running import run
 from cl.shards.team import Team
@@ -82,7 +81,7 @@ def _manifest(
         kind=kind,
         storage=_settings(work),
         classes=splits.classes,
-        classes_sha256=hashlib.sha256("\n".join(splits.classes).encode()).hexdigest(),
+        classes_sha256=sha256_of(splits.classes),
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,

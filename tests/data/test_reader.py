@@ -3,9 +3,11 @@
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 from cl.data.reader import Reader
+from tests.support.files import damaged
 from tests.support.pictures import file_of, photograph
 from tests.support.tiny import stored
 
@@ -52,3 +54,21 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:
     position = [key.decode() for key in reader.keys].index("cat/half")
     with pytest.raises(ValueError, match=r"^cat/half cannot be decoded \(.*\): .* dataset.verify=true$"):
         reader.pixels(position)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "train.npy", "train_keys.npy"])
+def test_damage_to_what_describes_the_shards_is_found_or_does_no_harm(name, shard_folder, tmp_path) -> None:
+    copy, rng = tmp_path / "copy", np.random.default_rng(0)
+    shutil.copytree(shard_folder, copy)
+    before, content = Reader(copy, "train"), (copy / name).read_bytes()
+    for _ in range(150):
+        (copy / name).write_bytes(damaged(content, rng))
+        try:
+            reader = Reader(copy, "train")
+            labels, sizes = reader.labels(), [reader.pixels(row).shape for row in range(0, len(reader), 20)]
+            assert len(reader.keys) == len(reader)
+        except ValueError as error:
+            assert "\n" not in str(error)
+        else:
+            assert len(sizes) and labels.max() < len(before.manifest.classes)
+            assert reader.manifest.classes == before.manifest.classes

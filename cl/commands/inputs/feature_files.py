@@ -15,10 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from cl.runtime.tables import with_formula, without_formula
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Features:
     """The features of N images.
 
@@ -31,6 +29,10 @@ class Features:
     features: np.ndarray
     notes: dict[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        size = " x ".join(map(str, self.features.shape[1:]))
+        return f"Features({len(self.names)} images, {size} features each)"
+
 
 class Parquet:
     """Columns `name` and `features` (lists of numbers), a row group for each part."""
@@ -39,7 +41,7 @@ class Parquet:
         self.paths = [path]
         columns = [("name", pa.string()), ("features", pa.list_(pa.float32(), math.prod(shape)))]
         self._schema = pa.schema(columns, metadata=notes)
-        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False)
+        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False, write_page_checksum=True)
 
     def append(self, names: list[str], features: np.ndarray) -> None:
         lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features[0].size)
@@ -50,8 +52,10 @@ class Parquet:
 
     @staticmethod
     def read(path: Path) -> Features:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
         schema, rows = file.schema_arrow, file.metadata.num_rows
+        if not {"name", "features"} <= {*schema.names}:
+            raise ValueError(f"it has the columns {', '.join(schema.names)}, expected name and features")
         names: list[str] = []
         features = np.empty((rows, 0), np.float32)
         for batch in file.iter_batches(2**14, columns=["name", "features"]):
@@ -97,8 +101,10 @@ class Npy:
     def read(path: Path) -> Features:
         with path.with_suffix(".txt").open(encoding="utf-8-sig", newline="\n") as file:
             names = [line.rstrip("\r\n") for line in file]
-        features = np.load(path, mmap_mode="r").astype(np.float32, copy=False)  # float32 stays on the disk
-        return Features(names, features)
+        features = np.load(path, mmap_mode="r")
+        if features.dtype.kind not in "fiu":
+            raise ValueError(f"it has values of {features.dtype}")
+        return Features(names, features.astype(np.float32, copy=False))  # float32 stays on the disk
 
 
 class Csv:
@@ -111,8 +117,8 @@ class Csv:
         self._writer = csv.CSVWriter(path, self._schema)
 
     def append(self, names: list[str], features: np.ndarray) -> None:
-        safe = pa.array([without_formula(name) for name in names])
-        self._writer.write_table(pa.table([safe, *map(pa.array, features.T)], schema=self._schema))
+        columns = [pa.array(names), *map(pa.array, features.T)]
+        self._writer.write_table(pa.table(columns, schema=self._schema))
 
     def close(self) -> None:
         self._writer.close()
@@ -125,9 +131,9 @@ class Csv:
         options = csv.ConvertOptions(column_types={"name": pa.string()})
         layout = csv.ParseOptions(newlines_in_values=True)
         table = csv.read_csv(path, parse_options=layout, convert_options=options)
-        names = [with_formula(name) for name in table["name"].to_pylist()]
+        names = table["name"].to_pylist()
         numbers = [str(number) for number in range(table.num_columns - 1)]
-        columns = [column.to_numpy() for column in table.select(numbers).columns]
+        columns = [column.cast(pa.float64()).to_numpy() for column in table.select(numbers).columns]
         return Features(names, np.stack(columns, axis=1).astype(np.float32))
 
 
@@ -151,13 +157,14 @@ def read(path: Path, *, patches: bool = False) -> Features:
     try:
         if path.suffix not in FORMATS:
             raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
-        features = FORMATS[path.suffix].read(path)
+        with np.errstate(over="ignore"):  # `matching` refuses infinity by the image's name
+            features = FORMATS[path.suffix].read(path)
         shape = tuple(features.features.shape)
         if len(shape) not in ((2, 4) if patches else (2,)) or len(features.names) != len(features.features):
             raise ValueError(f"it has shape {shape} for {len(features.names)} names, expected a vector each")
         if not all(features.names):
             raise ValueError("it has images without a name")
         return features
-    except (ValueError, TypeError, AttributeError, KeyError, OSError, pa.ArrowException) as error:
+    except Exception as error:  # damaged bytes can make the readers raise anything
         why = " ".join(str(error).split())
         raise ValueError(f"{path} is not a file of features ({why}); write one with `cl embed`") from error
