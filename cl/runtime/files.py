@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,22 +21,33 @@ WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # from file syst
 def exclusive(folder: Path, target: Path) -> Iterator[None]:
     """Keep other processes from writing into `target`, by a lock in `folder` that children do not inherit.
 
-    On a file system without locks, such as Lustre mounted without `flock`, nothing is locked. An empty folder
-    is removed at the end.
+    On a file system without locks, such as Lustre mounted without `flock`, nothing is locked. At the end, a
+    folder without other files is removed.
 
     Raises:
         ValueError: another process is writing into it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK, blocking=False, fallback_to_soft=False)
     with _refused(target):
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:
         yield
     finally:
+        if [path.name for path in folder.glob("*")] == [LOCK]:
+            (folder / LOCK).unlink()  # while it is locked: a process that waits for this file is refused
         lock.release()
         with suppress(OSError):
             folder.rmdir()
+
+
+def clear(folder: Path) -> None:
+    """Remove the files in a folder of `exclusive`, except its lock: another process could then use it too."""
+    for path in [path for path in folder.glob("*") if path.name != LOCK]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -57,7 +69,7 @@ def _refused(target: Path) -> Iterator[None]:
     """Refuse a target that another process has locked; pass where the file system has no locks."""
     try:
         yield
-    except Timeout as error:
+    except (Timeout, FileNotFoundError, FileExistsError) as error:  # it may just be removing the folder
         raise ValueError(
             f"another process is writing into {target}; wait until it has finished, or stop it"
         ) from error

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -112,10 +111,10 @@ def _exclusive(folder: Path) -> Iterator[None]:
     with files.exclusive(folder, folder):
         try:
             yield
-            shutil.rmtree(folder, ignore_errors=True)
+            files.clear(folder)
         finally:
             if {path.name for path in folder.glob("*")} <= {files.LOCK, CODE, locations.KEPT.name}:
-                shutil.rmtree(folder, ignore_errors=True)
+                files.clear(folder)
 
 
 def _scratch(stage: str) -> Path:

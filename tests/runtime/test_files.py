@@ -47,6 +47,21 @@ def test_a_locked_folder_is_refused(lock, tmp_path) -> None:
         pass
 
 
+def test_finished_work_is_removed_without_freeing_the_lock(tmp_path) -> None:
+    """A second process that came just then could otherwise begin in a folder that is being removed."""
+    folder = tmp_path / "x.partial"
+    with files.exclusive(folder, folder):
+        (folder / "parts").mkdir()
+        (folder / "identity").touch()
+        files.clear(folder)
+        assert [path.name for path in folder.iterdir()] == [files.LOCK]
+        assert not is_free(folder)
+    assert not folder.exists()
+    with files.exclusive(folder, folder):
+        (folder / "identity").touch()
+    assert (folder / "identity").exists(), "unfinished work is kept"
+
+
 @pytest.mark.parametrize("lock", [lambda x: files.exclusive(x, x), files.exclusive_with_children])
 def test_a_file_system_without_locks_locks_nothing(lock, tmp_path, monkeypatch) -> None:
     """As Lustre mounted without locks; other failures are errors."""
