@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cl.console.stop import StoppedError, terminate_when_exists
+from cl.console.wording import printable
 
 if TYPE_CHECKING:
     from cl.console.loggers import Loggers
@@ -46,9 +47,27 @@ def entry_point(function: Callable[..., Any], less_memory: str = "") -> Callable
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
         with _one_line_errors(less_memory):
+            _check_environment()
             function(*args, **kwargs)
 
     return wrapped
+
+
+def _check_environment() -> None:
+    """Refuse a current folder that is gone, and a locale in which Python cannot write all names of files."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise ValueError("the current folder was deleted; change to another one") from error
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        raise ValueError(
+            f"names of files are read as {encoding} here, not as UTF-8; put PYTHONUTF8=1 before the command"
+        )
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a result that may contain names of files."""
+    click.echo(printable(text), err=err)
 
 
 @contextmanager
@@ -56,14 +75,17 @@ def _one_line_errors(less_memory: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, FloatingPointError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     except OSError as error:
         if error.errno == errno.ENOMEM:
             raise click.ClickException(_memory_full(error, less_memory)) from error
         if error.errno not in STORAGE_ERRORS:
             raise
-        where = f" ({error.filename or f'here or in {tempfile.gettempdir()}, which TMPDIR sets'})"
-        raise click.ClickException(f"{error.strerror}{where}: no half-written file is left") from error
+        where = str(error.filename or f"here or in {tempfile.gettempdir()}, which TMPDIR sets")
+        left = f"{error.strerror} ({where}): no half-written file is left"
+        if (found := re.match(r".*?\.partial(?=/)", where)) and Path(found[0]).exists():
+            left += f"; the same command continues from the finished parts in {found[0]}"
+        raise click.ClickException(printable(left)) from error
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise click.ClickException(_memory_full(error, less_memory)) from error
@@ -78,7 +100,7 @@ def _one_line_errors(less_memory: str) -> Iterator[None]:
         sys.exit(130)
     except StoppedError as error:
         if is_main_process():
-            click.echo(str(error), err=True)
+            echo(str(error), err=True)
         sys.exit(error.exit_code)
 
 

@@ -48,7 +48,7 @@ def on_all_devices(
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            with joined() if int(os.environ["WORLD_SIZE"]) > 1 else nullcontext():
+            with joined() if os.environ["WORLD_SIZE"] != "1" else nullcontext():
                 return function(*args, **kwargs)
         check()
         if launcher := os.environ.get("CL_LAUNCH"):
@@ -204,8 +204,14 @@ def _connect() -> tuple[Any, int, int]:
 
 
 def _check_address() -> None:
-    """Raises ValueError if gloo would choose an address of this node that other nodes cannot reach."""
+    """Raises ValueError without an address to meet at, or if other nodes cannot reach that of this node."""
     environ, name, address = os.environ, socket.gethostname(), ""
+    numbers = [environ.get(key, "") for key in ("RANK", "WORLD_SIZE", "MASTER_PORT")]
+    if not (all(number.isdecimal() for number in numbers) and "MASTER_ADDR" in environ):
+        raise ValueError(
+            f"found RANK={numbers[0]} and WORLD_SIZE={numbers[1]}, but no MASTER_ADDR and MASTER_PORT where "
+            "the processes meet; start them with torchrun, or unset RANK and WORLD_SIZE for one process"
+        )
     several = int(environ["WORLD_SIZE"]) > int(environ.get("LOCAL_WORLD_SIZE", "1"))
     if several and not environ.get("GLOO_SOCKET_IFNAME"):
         with suppress(OSError):  # without an address, gloo tries the interfaces

@@ -18,7 +18,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from cl.console.loggers import Loggers
-from cl.console.wording import counted, duration
+from cl.console.wording import counted, duration, printable
 
 T = TypeVar("T")
 Count = Callable[[int, str], AbstractContextManager[Callable[..., None]]]  # such as `Progress.count`
@@ -127,8 +127,8 @@ class Progress:
         return add
 
     def say(self, text: str) -> None:
-        """Print one line; control characters, for example in file names, are escaped."""
-        line = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in f"{self.title}: {text}")
+        """Print one line."""
+        line = printable(f"{self.title}: {text}")
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

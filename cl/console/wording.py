@@ -1,4 +1,4 @@
-"""Numbers in messages."""
+"""Numbers and names in messages."""
 
 import re
 
@@ -21,3 +21,8 @@ def duration(seconds: float) -> str:
     if not days:
         return f"{hours} h {minutes % 60} min"
     return f"{counted(days, 'days')} {round(minutes / 60) % 24} h"
+
+
+def printable(text: str) -> str:
+    """The text with escaped control characters, which in the name of a file could command the terminal."""
+    return "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in text)

@@ -164,7 +164,8 @@ def test_full_memory_in_nccl_is_not_a_lost_process(fail) -> None:
 def _node(monkeypatch, address: str, **variables: str) -> None:
     """This process as one of two nodes, whose name stands for this address."""
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    several = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node-0", **variables}
+    several = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node-0"}
+    several |= {"MASTER_PORT": "1", **variables}
     for name, value in several.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(socket, "gethostbyname", lambda name: address)
@@ -190,6 +191,18 @@ def test_a_node_that_others_cannot_reach_is_named(monkeypatch) -> None:
 def test_other_nodes_are_accepted(monkeypatch, address: str, variables: dict[str, str]) -> None:
     _node(monkeypatch, address, **variables)
     launch._check_address()
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"MASTER_ADDR": "here"}, {"MASTER_ADDR": "here", "MASTER_PORT": "x"}]
+)
+def test_numbers_of_processes_from_a_batch_system_are_not_enough(variables, monkeypatch) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"RANK": "2", "WORLD_SIZE": "4", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="RANK=2 and WORLD_SIZE=4, but no MASTER_ADDR .*torchrun, or unset"):
+        launch.on_all_devices(lambda: None)()
 
 
 def test_the_script_cl_starts_its_processes_as_a_module(monkeypatch) -> None:

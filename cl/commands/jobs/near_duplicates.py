@@ -4,10 +4,13 @@ Candidates are the nearest images by features, and by small versions. They are c
 features and the agreement of their pixels (`cl.features.copies.agreement`) are as large as in made copies.
 """
 
+import math
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -95,10 +98,10 @@ def find(
         ValueError, OSError: an image cannot be read, or the features of a copy are not finite.
     """
     with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
-        small = np.memmap(first, np.uint8, "w+", shape=(len(paths), copies.SIDE, copies.SIDE))
+        small = _in_file(first, np.uint8, (len(paths), copies.SIDE, copies.SIDE))
         _read(paths, encoder.transform, small, count)
         width = copies.descriptors(small[:1]).shape[1]
-        described = np.memmap(second, np.float16, "w+", shape=(2, len(paths), width))
+        described = _in_file(second, np.float16, (2, len(paths), width))
         for start in range(0, len(paths), BATCH):
             block = slice(start, start + BATCH)
             described[0, block] = copies.descriptors(small[block])
@@ -106,6 +109,13 @@ def find(
         images = DescribedImages(features, small, *described)
         calibration = calibrate(images, paths, encoder, count)
         return calibration, copies_among(images, calibration, count)
+
+
+def _in_file(file: IO[bytes], dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    """An array in a file whose space is reserved: on a full disk, writing would otherwise end the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(dtype).itemsize)
+    return np.memmap(file, dtype, "w+", shape=shape)
 
 
 def calibrate(images: DescribedImages, paths: Sequence[Path], encoder: Encoder, count: Count) -> Calibration:
