@@ -7,7 +7,7 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,11 +25,20 @@ WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_modul
 ARCH = "arch"  # the key of an architecture in checkpoints: it may lack the size of images and the pooling
 LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
+OTHERS = (
+    "for another network of timm, put timm's config.json beside the file, such as "
+    '{"architecture": "convnext_tiny"}'
+)
 DESCRIBED = ("heads", "pool", "stem_padding", "transformers", "normalisation")  # keys only for config.json
-# Plain values in checkpoints: a program's arguments, and numbers of a schedule that NumPy computed.
+# Plain values in checkpoints: a program's arguments and paths, and numbers of a schedule that NumPy computed.
 PLAIN = [argparse.Namespace, np.dtype]
 PLAIN += {type(np.dtype(code)) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"]}
 SCALAR: Any = np.float64().__reduce__()[0]
+PATHS: list[Any] = [
+    (PurePath, f"{module}.{flavour}Path")
+    for module in ("pathlib", "pathlib._local")  # of Python 3.13
+    for flavour in ("Posix", "Windows", "PurePosix", "PureWindows")
+]
 SCALARS = [(SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]  # NumPy 1 and 2
 
 # The first bytes of files that are mistaken for weights, in any case; what they are, and the remedy.
@@ -114,7 +123,7 @@ def _read_pickled(path: Path, prefix: str) -> tuple[dict[str, Tensor], dict[str,
     try:
         with (
             warnings.catch_warnings(action="ignore"),  # on formats that torch.load then refuses
-            torch.serialization.safe_globals([*PLAIN, *SCALARS]),
+            torch.serialization.safe_globals([*PLAIN, *SCALARS, *PATHS]),
             path.open("rb") as file,  # given a path, newer torch goes by the suffix
         ):
             content = torch.load(file, map_location="cpu", weights_only=True)
@@ -171,6 +180,8 @@ def _unreadable(path: Path, error: str) -> str:
     elif any(name.endswith("/constants.pkl") for name in names):
         what = "is a TorchScript program"
         program = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
+    elif names and all(name.endswith(".npy") for name in names):
+        return f"{path} is a NumPy file (with {names[0]}), not weights; convert it to torch tensors"
     elif names and not any(name.endswith("data.pkl") for name in names):
         return f"{path} is an archive (with {names[0]}), not weights; unpack it, and give a file in it"
     else:

@@ -12,14 +12,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cl.encoders._checkpoints import Converted
+from cl.encoders._checkpoints import OTHERS, Converted
 from cl.networks.backbones import BackboneConfig, timm, vit
 from cl.runtime.tensor_files import below
 
 # DINOv2 trains blocks in chunks. Their names have two numbers; the second counts through all chunks.
 CHUNK = re.compile(r"^blocks\.\d+\.(?=\d+\.)")
-# Heads, the token that replaces masked patches (DINOv2, MAE), and MAE's decoder.
-LEFT_OUT = re.compile(r"head\.|mask_token$|decoder_")
+# Heads, the token that replaces masked patches (DINOv2, MAE, iBOT), and MAE's decoder.
+LEFT_OUT = re.compile(r"head\.|mask_token$|masked_embed$|decoder_")
 MOCO_V3 = ("module.base_encoder.", "module.momentum_encoder.")
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # by width; others have a head per 64 features
 SIZES = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge"}  # timm's names by width
@@ -107,6 +107,8 @@ def _difference(tensors: dict[str, Tensor]) -> str:
         return "without a class token and positions"
     if "blocks.0.mlp.w12.weight" in tensors:
         return "with SwiGLU, like DINOv2's ViT-g"
+    if "dist_token" in tensors:
+        return "with a distillation token, like DeiT's"
     if not _is_square(_patches(tensors)) or projection.shape[2] != projection.shape[3]:
         return "for images that are not square"
     return ""
@@ -141,7 +143,7 @@ def _config(
             expected = ", ".join(f"{known} with {number}" for known, number in usual.items())
             raise ValueError(
                 f"{file} holds a fine-tuned vision transformer of width {width} with {heads} heads, expected "
-                f"{expected}; for another network of timm, put timm's config.json beside the file"
+                f"{expected}; {OTHERS}"
             )
         name = f"vit_{SIZES[width]}_patch{patch}_224"
         return timm.Config(

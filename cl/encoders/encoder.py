@@ -58,6 +58,11 @@ class Encoder(nn.Module):
         self.width, self.records_size = network.fc_features, records_size
         self.eval()
 
+    def __repr__(self) -> str:
+        """One line; `encoder.network` shows all layers."""
+        title = self.config.title if self.config else type(self.network).__name__
+        return f"Encoder({title}: {self.width} features per image, {self.transform})"
+
     @property
     def sha256(self) -> str:
         """A hash of the architecture and of all parameters and buffers as they are now."""
@@ -93,9 +98,12 @@ class Encoder(nn.Module):
 
         They cover the transformed image, which is the centre of the picture, row by row from the top left:
         the patches of a transformer after its last norm, without class token and registers, or the last map
-        of a residual or another convolutional network, whose mean over the places `embed` gives. A place is
-        as wide as a patch, or 32 px (8 px in networks for small images): 224 px give 14 x 14 patches of 16
-        px, or a map of 7 x 7. D is usually `width`. Arguments and errors as in `embed`.
+        of a convolutional network. A place is as wide as a patch, or 32 px (8 px in networks for small
+        images): 224 px give 14 x 14 patches of 16 px, or a map of 7 x 7. Arguments and errors as in `embed`.
+
+        The mean over places is what `embed` gives only of residual networks and others that merely average.
+        It is not where `embed` gives the class token (most transformers), or where layers follow the average:
+        a norm (ConvNeXt), or a projection to another width (MobileNetV3, whose D is not `width`).
 
         Raises:
             ValueError: the network has neither patches nor maps.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cl.encoders import _checkpoints, _descriptions, _resnets, _transformers, published
-from cl.encoders._checkpoints import ARCH, Converted
+from cl.encoders._checkpoints import ARCH, OTHERS, Converted
 from cl.networks import backbones
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.runtime.tensor_files import below, check_values, fingerprint
@@ -28,6 +28,7 @@ DESCRIBED = "named by its metadata, its description or timm"  # the origin of ot
 # Prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
 TARGETS = re.compile(r"(encoder_k|momentum|target|ema)", re.IGNORECASE)
 TEACHER = re.compile(r"teacher", re.IGNORECASE)
+CORRELATED = 0.1  # cosine of the weights of a network and its moving average, at least
 Converter = Callable[[dict[str, Tensor], str, dict[str, str], str], Converted]
 # Networks recognised by their tensors: the name of a tensor that each has once, in regular expressions; the
 # beginning of other names beside it; and what converts the tensors.
@@ -189,10 +190,7 @@ def _filled(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> Ba
     ]
     if differences:
         more = f" (and {len(differences) - 1} more differences)" if differences[1:] else ""
-        raise ValueError(
-            f"{file} is not a {config.title}: it {min(differences)}{more}; for another network of timm, put "
-            "timm's config.json beside the file"
-        )
+        raise ValueError(f"{file} is not a {config.title}: it {min(differences)}{more}; {OTHERS}")
     network.load_state_dict(tensors)
     check_values(network.state_dict(), file)  # after the conversion, which may overflow
     return network
@@ -212,6 +210,28 @@ def identity(network: Backbone, architecture: str) -> str:
     return hashlib.sha256(f"{fingerprint(network)} {architecture}".encode()).hexdigest()
 
 
+def _evaluated(teachers: list[str], others: list[str], tensors: dict[str, Tensor]) -> list[str]:
+    """The teachers if they are moving averages, as in DINO; a teacher of another shape taught the others.
+
+    The weights of networks that were trained apart are uncorrelated: then either may be meant.
+    """
+    shape, teacher = _convolutions(below(tensors, teachers[0]))
+    for other in others:
+        other_shape, student = _convolutions(below(tensors, other))
+        if other_shape != shape:
+            return others
+        if teacher @ student < CORRELATED * teacher.norm() * student.norm():
+            return [*teachers, *others]
+    return teachers
+
+
+def _convolutions(tensors: dict[str, Tensor]) -> tuple[list[tuple[str, torch.Size]], Tensor]:
+    """Names and shapes of the weights of convolutions, and all of them in one vector."""
+    weights = {name: x for name, x in sorted(tensors.items()) if x.ndim == 4 and not _unusable(x)}
+    values = [torch.zeros(1), *(x.flatten() for x in weights.values())]
+    return [(name, x.shape) for name, x in weights.items()], torch.cat([x.double() for x in values])
+
+
 def _chosen(
     prefixes: list[str],
     tensors: dict[str, Tensor],
@@ -228,15 +248,16 @@ def _chosen(
     if prefix is not None:
         prefix = _checkpoints.unwrapped(prefix)
         if prefix not in prefixes:
-            others = ", ".join(map(repr, prefixes)) or "nothing"
-            raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {others}")
+            known = ", ".join(map(repr, prefixes)) or "nothing"
+            raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {known}")
         return prefix
+    others = [start for start in prefixes if not (TEACHER.search(start) or TARGETS.search(start))]
     teachers = [start for start in prefixes if TEACHER.search(start)]
-    evaluated = teachers or [start for start in prefixes if not TARGETS.search(start)] or prefixes
+    evaluated = _evaluated(teachers, others, tensors) if teachers else others or prefixes
     if len(evaluated) == 1:
         return evaluated[0]
     held = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
-    remedy = "for another network of timm, put timm's config.json beside the file"
+    remedy = OTHERS
     if evaluated:
         held = f"those below {', '.join(map(repr, evaluated))}"
         remedy = "choose one with --prefix, prefix= or FILE:PREFIX"

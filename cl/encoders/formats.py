@@ -36,8 +36,7 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
     Raises:
         ValueError: the format does not support this network, or its package is not installed.
     """
-    if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
-        raise ValueError(f"{format} supports only kind=resnet without streams; choose hub or onnx")
+    check_network(network, format)
     with finished(path) as partial:
         match format:
             case "torchvision":
@@ -46,6 +45,12 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
                 _write_detectron2(network, partial)
             case "onnx":
                 _write_onnx(network, partial, size)
+
+
+def check_network(network: Backbone, format: str) -> None:
+    """Raises ValueError if the format does not support this kind of network."""
+    if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
+        raise ValueError(f"{format} supports only kind=resnet without streams; choose hub or onnx")
 
 
 def write_folder(

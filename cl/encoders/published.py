@@ -1,17 +1,12 @@
 """Weights that torchvision and timm publish by name, downloaded once.
 
 `torchvision:<network>[:<weights>]`, such as torchvision:resnet50:IMAGENET1K_V2, for its ResNets;
-`timm:<name>`, such as timm:convnext_tiny.fb_in1k, for all networks of timm.
+`timm:<name>`, such as timm:convnext_tiny.fb_in1k, for all networks of timm. Importing this module is fast.
 """
 
 import dataclasses
 import hashlib
 from pathlib import Path
-
-import torch
-
-from cl.encoders._descriptions import metadata
-from cl.networks.backbones.resnet import PUBLISHED
 
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of weights
 
@@ -19,6 +14,12 @@ SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".to
 def is_name(name: str) -> bool:
     """Whether this names published weights."""
     return name.startswith(("torchvision:", "timm:"))
+
+
+def check_file(name: str) -> None:
+    """Raises ValueError if this names a file that is missing."""
+    if not is_name(name):
+        located(name)
 
 
 def fetch(name: str) -> tuple[Path, dict[str, str]]:
@@ -29,20 +30,34 @@ def fetch(name: str) -> tuple[Path, dict[str, str]]:
     """
     if name.startswith("timm:"):
         return _timm(name)
-    path = _torchvision(name) if name.startswith("torchvision:") else Path(name)
-    if not path.is_file():
-        raise ValueError(missing(path))
-    return path, {}
+    return _torchvision(name) if name.startswith("torchvision:") else located(name), {}
+
+
+def located(name: str) -> Path:
+    """The file of this name, or model.safetensors in a folder of this name, as timm and Hugging Face save it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for path in (Path(name), Path(name) / "model.safetensors"):
+        if path.is_file():
+            return path
+    raise ValueError(missing(Path(name)))
 
 
 def missing(path: Path) -> str:
     """The error message about a path that is not a file."""
     if not path.is_dir():
         what = "is not a file" if path.exists() else "does not exist"
-        return f"{path} {what}; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
+        given = f"{path} {what}; give a checkpoint, torchvision:resnet50 or timm:resnet50.a1_in1k"
+        if path != Path("models/backbone.safetensors"):
+            return given
+        return f"{given} with --encoder: the pipeline writes it in its project, and this is {Path.cwd()}"
     if any(path.glob("*.distcp")):
         merge = f"python -m torch.distributed.checkpoint.format_utils dcp_to_torch {path} {path}.pth"
         return f"{path} is a folder with a distributed checkpoint; merge it into a file: `{merge}`"
+    if any(path.glob("*-of-*.safetensors")):
+        return f"{path} has its weights in parts; save one file: save_pretrained(..., max_shard_size='1TB')"
     inside = [file for file in path.glob("*") if file.suffix in SUFFIXES and file.is_file()]
     inside.sort(key=lambda file: (SUFFIXES.index(file.suffix), file.name))
     if inside:
@@ -53,6 +68,8 @@ def missing(path: Path) -> str:
 def torchvision_url(name: str) -> str:
     """The address of torchvision's weights; it ends in `-<hash>.pth`."""
     from torchvision.models import get_model_weights
+
+    from cl.networks.backbones.resnet import PUBLISHED
 
     _, network, *version = name.split(":")
     if network not in PUBLISHED:
@@ -67,6 +84,8 @@ def torchvision_url(name: str) -> str:
 
 
 def _torchvision(name: str) -> Path:
+    import torch  # late: it takes seconds to import
+
     url = torchvision_url(name)
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
     hash_prefix = file.stem.rsplit("-", 1)[1]
@@ -87,6 +106,8 @@ def _timm(name: str) -> tuple[Path, dict[str, str]]:
     model = name.removeprefix("timm:")
     import timm  # late: it takes seconds to import
     from huggingface_hub import hf_hub_download
+
+    from cl.encoders._descriptions import metadata
 
     try:
         settings = timm.models.get_pretrained_cfg(model, allow_unregistered=False)

@@ -24,6 +24,9 @@ def test_it_has_the_weights_and_the_transform_of_its_file(encoder, tmp_path) -> 
     tensors = save_encoder(tmp_path / "again.safetensors")
     assert encoder.transform == TRANSFORM
     assert encoder.width == 512
+    assert re.fullmatch(
+        r"Encoder\(.*resnet18.*: 512 features per image, resize=20 crop=16.*\)", repr(encoder)
+    )
     assert not encoder.training
     assert all(torch.equal(value, tensors[name]) for name, value in encoder.network.state_dict().items())
     with pytest.raises(ValueError, match="holds no encoder below 'second.'"):

@@ -6,12 +6,14 @@ import pickle
 import tarfile
 import warnings
 import zipfile
-from pathlib import Path
+from argparse import Namespace
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -26,12 +28,23 @@ from tests.support.transformers import below, other
 
 NETWORK = torchvision_network()
 STATE = NETWORK.state_dict()
+LARGER = torchvision.models.resnet34().state_dict()
 BODY = {name: tensor for name, tensor in STATE.items() if not name.startswith("fc.")}
 NUMBERS = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7, "fc": 9}
 
 
 def within(wrapper: str) -> dict[str, Tensor]:
     return {name.replace("layer2.", f"layer2.{wrapper}."): tensor for name, tensor in STATE.items()}
+
+
+def test_a_teacher_that_is_no_moving_average_must_be_chosen(tmp_path) -> None:
+    """As in distillation from a network of the same size."""
+    student = below("student.", torchvision.models.resnet18().state_dict())
+    torch.save(student | below("teacher.", STATE), tmp_path / "a.pth")
+    with pytest.raises(
+        ValueError, match="found those below 'teacher.', 'student.'; choose one with --prefix"
+    ):
+        foreign.load(f"{tmp_path}/a.pth")
 
 
 def numbered(state: dict[str, Tensor], numbers: dict[str, int] = NUMBERS) -> dict[str, Tensor]:
@@ -50,6 +63,9 @@ def head(name: str) -> dict[str, Tensor]:
         {"net": STATE, "acc": 95.0},
         {"net": STATE, "best": [np.float32(3), np.float64(3), np.float16(3), np.int64(3), np.bool_(True)]},
         {"epoch": 3, "module": STATE},
+        {"state_dict": STATE, "args": Namespace(root=Path("/data"), to=PureWindowsPath("c:/a"))},
+        {"state_dict": below("architecture.backbone.", BODY) | below("teacher.backbone.", LARGER)},
+        {"state_dict": below("student.", other(STATE)) | below("teacher.", STATE)},
         {"model_ema": STATE},
         {"model": {"state_dict": STATE}, "queue": torch.ones(3)},
         {"model": {"depth": 18}, "backbone": STATE},
@@ -154,9 +170,9 @@ def test_weights_that_are_no_plain_numbers_are_refused(convert, tmp_path) -> Non
 
 def archive(kind: str) -> bytes:
     file = io.BytesIO()
-    if kind == "zip":
+    if kind in ("zip", "npz"):
         with zipfile.ZipFile(file, "w") as zipped:
-            zipped.writestr("array.npy", b"")
+            zipped.writestr("array.npy" if kind == "npz" else "weights.pth", b"")
     else:
         with tarfile.open(fileobj=file, mode="w") as tar:
             tar.addfile(tarfile.TarInfo("model.pth"))
@@ -185,7 +201,8 @@ def script() -> bytes:
         (b"\x08\n\x12\x07pytorch" + bytes(20), "an ONNX program, not weights"),
         (pickle.dumps({"model": 1}), "a pickle of another program, such as detectron2"),
         (b"", "empty; download it again"),
-        (archive("zip"), r"an archive \(with array.npy\), not weights"),
+        (archive("npz"), r"a NumPy file \(with array.npy\), not weights"),
+        (archive("zip"), r"an archive \(with weights.pth\), not weights"),
         (script(), "a TorchScript program, .*torch.jit.load"),
     ],
 )
@@ -207,15 +224,20 @@ def test_folders_are_named_with_the_file_to_give(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="^. is a folder; none of its files ends in .safe"):
         foreign.load(".")
-    for name in ("README.md", "optimizer.bin", "model.safetensors"):
+    for name in ("README.md", "optimizer.bin", "pytorch_model.bin"):
         Path(name).touch()
-    with pytest.raises(ValueError, match="is a folder; give the file in it: model.safetensors"):
+    with pytest.raises(ValueError, match="is a folder; give the file in it: optimizer.bin"):
         foreign.load(".")
-    with pytest.raises(ValueError, match=f"init={tmp_path} is a folder; give the .* {tmp_path}/model.safe"):
+    with pytest.raises(ValueError, match=f"init={tmp_path} is a folder; give the .* {tmp_path}/optimizer"):
         weight_hashes.of_init(str(tmp_path))
+    Path("model-00001-of-00002.safetensors").touch()
+    with pytest.raises(ValueError, match="has its weights in parts; save one file"):
+        foreign.load(".")
     Path("__0_0.distcp").touch()
     with pytest.raises(ValueError, match="distributed checkpoint; merge it .*dcp_to_torch"):
         foreign.load(".")
+    save_file(STATE, "model.safetensors")
+    torch.testing.assert_close(foreign.load(".").network(IMAGES), features(NETWORK))
 
 
 UNBUILDABLE = json.dumps(

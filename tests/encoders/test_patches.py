@@ -55,6 +55,7 @@ def test_a_residual_networks_patches_are_timms_last_map(tmp_path) -> None:
         ("convnext_atto", lambda x: x.permute(0, 2, 3, 1)),
         ("efficientnet_lite0", lambda x: x.permute(0, 2, 3, 1)),
         ("mambaout_femto", lambda x: x),
+        ("mobilenetv3_small_100", lambda x: x.permute(0, 2, 3, 1)),  # not as wide as what `embed` gives
         ("deit_tiny_distilled_patch16_224", lambda x: x[:, 2:].unflatten(1, (4, 4))),
     ],
 )

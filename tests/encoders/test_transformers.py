@@ -174,7 +174,7 @@ def without(*names: str) -> dict[str, Tensor]:
         (lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)}, "with SwiGLU, like DINOv2's"),
         (lambda: state() | {"pos_embed": torch.ones(1, 13, 128)}, "for images that are not square"),
         (lambda: state(qk_norm=True), r"has blocks.0.attn.k_norm.bias, .* \(and 7 more differences\)"),
-        (lambda: state() | {"dist_token": torch.ones(1, 1, 128)}, "not a transformer .*: it has dist_token,"),
+        (lambda: state() | {"dist_token": torch.ones(1, 1, 128)}, "with a distillation token, like DeiT's"),
         (lambda: without("blocks.1.norm2.bias"), "lacks blocks.1.norm2.bias; for another network of timm"),
         (lambda: state(mlp_ratio=3), r"fc1.bias of shape \[384\], expected \[512\] \(and 5 more differences"),
         (lambda: layouts.moco_v3(state()), "width 128, which 12 heads do not divide; .* config.json"),
