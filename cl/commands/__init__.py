@@ -13,8 +13,9 @@ import click
 
 from cl.commands.defaults import ENCODER, FILES, FOLDERS, MATCHES
 from cl.commands.outputs.classification import COLUMNS, encoder_beside, summary
-from cl.console.command import entry_point
+from cl.console.command import echo, entry_point
 from cl.console.wording import counted
+from cl.encoders.published import check_file
 
 
 @click.group()
@@ -122,13 +123,13 @@ def classify_command(**options: Any) -> None:
 
     answer = classify(**options)
     for line in summary(answer):
-        click.echo(line)
+        echo(line)
     for option in ("to", "save"):
         if options[option]:
-            click.echo(f"wrote {options[option]}")
+            echo(f"wrote {options[option]}")
     if options["save"] and answer.finetuning and answer.finetuning.better:
         beside = encoder_beside(Path(options["save"]))
-        click.echo(f"wrote {beside}: give it as --encoder with this classifier")
+        echo(f"wrote {beside}: give it as --encoder with this classifier")
 
 
 @main.command("compare", short_help="Tell whether one encoder is better than another.")
@@ -153,18 +154,16 @@ def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> No
     _echo_counts(comparison)
     images = comparison.val_images + comparison.copies
     copies, near = (f"{n} ({100 * n / images:.1f} %)" for n in (comparison.copies, comparison.near_copies))
-    click.echo(
-        f"validation images that are also training images: {copies}, left out; nearly: {near}, not left out"
-    )
-    click.echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
+    echo(f"validation images that are also training images: {copies}, left out; nearly: {near}, not left out")
+    echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
     for row in comparison.result.rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"
-        click.echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
-    click.echo(comparison.result.sentence())
+        echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
+    echo(comparison.result.sentence())
 
 
 def _echo_counts(result: Any) -> None:
-    click.echo(
+    echo(
         f"{counted(result.train_images, 'training images')}, "
         f"{counted(result.val_images, 'validation images')}, {counted(result.classes, 'classes')}"
     )
@@ -187,12 +186,12 @@ def duplicates_command(features: tuple[Path, ...], to: Path | None, **options: A
 
     copies = duplicates(features, to=to, **options)
     groups = copies[-1].group if copies else 0
-    click.echo(
+    echo(
         f"{counted(groups, 'groups')} of copies, {counted(len(copies), 'images')}" + (f": {to}" if to else "")
     )
     for copy in [] if to else copies:
         split = f"{copy.split}  " if len(features) > 1 else ""
-        click.echo(f"{copy.group}  {copy.cosine:.3f}  {split}{copy.name}")
+        echo(f"{copy.group}  {copy.cosine:.3f}  {split}{copy.name}")
 
 
 @main.command("embed", short_help="Write the features of images.")
@@ -214,6 +213,7 @@ def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
     kill, the same command continues. Images that cannot be read are listed in <TO>.skipped.csv. All visible
     GPUs are used, or CL_PROCESSES processes.
     """
+    check_file(options["encoder"])
     from cl.commands.embed import embed
     from cl.console import launch
 
@@ -235,6 +235,7 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     C = 1, on standardised features. Percentages are of the validation images, with 95 % intervals, in which
     images of a group (a column of the table) and equal files count together.
     """
+    check_file(options["encoder"])
     from cl.commands.evaluate import evaluate
 
     evaluation = evaluate(val=val or None, **options)
@@ -243,7 +244,7 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
         within = "(one group of images: no interval)"
         if row.low is not None:
             within = f"[{row.low:.1f}, {row.high:.1f}]"
-        click.echo(f"{row.measure:<20} {row.percent:5.1f} % {within}")
+        echo(f"{row.measure:<20} {row.percent:5.1f} % {within}")
 
 
 @main.command("export", short_help="Write an encoder in the format of another program.")
@@ -271,10 +272,11 @@ def export_command(format: str, **options: Any) -> None:
     timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, for upload to the
     Hugging Face hub. onnx: images of the encoder's size to features.
     """
+    check_file(options["encoder"])
     from cl.commands.export import export
 
     done = export(format, **options)
-    click.echo(f"{done.path}: {done.network}, {done.width} features; {done.inputs}")
+    echo(f"{done.path}: {done.network}, {done.width} features; {done.inputs}")
 
 
 @main.command("search", short_help="Find the images most similar to others.")
@@ -295,9 +297,9 @@ def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **
 
     matches = search(features, queries, to=to, **options)
     if to:
-        click.echo(f"{to}: {len(matches.queries)} queries, {matches.positions.shape[1]} images each")
+        echo(f"{to}: {len(matches.queries)} queries, {matches.positions.shape[1]} images each")
         return
     for query, rank, name, cosine in matches.rows():
         if rank == 1 and len(matches.queries) > 1:
-            click.echo(query)
-        click.echo(f"{cosine:.3f} {name}")
+            echo(query)
+        echo(f"{cosine:.3f} {name}")

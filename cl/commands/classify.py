@@ -86,8 +86,8 @@ def classify(
     written = target_of(to, labels, images, features, classifier, encoder)
     saved = target_of(save, suffixes=(FILE,), option="--save")
     _check(table, used, saved)
-    tuned = encoder_beside(saved) if finetune and saved else None
-    target_of(tuned, encoder, suffixes=(FILE,), option="--save")
+    beside = encoder_beside(Path(save)) if finetune and save else None
+    tuned = target_of(beside, encoder, suffixes=(FILE,), option="--save")
     if finetune and not (labels and images):
         raise ValueError("--finetune trains on --images with --labels; give both")
     if bool(images) == bool(features):
@@ -155,9 +155,6 @@ def _from_file(path: Path, *of_images: Any) -> _Source:
     if any(of_images):
         raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
     embedded = matching.read(path)
-    name, rows = Counter(embedded.names).most_common(1)[0]
-    if rows > 1:
-        raise ValueError(f"{path} has {rows} rows of {name}; keep one for each image")
     return _Source(embedded.names, Path(embedded.notes.get("folder", "")), embedded.notes, lambda: embedded)
 
 
@@ -173,12 +170,14 @@ def _from_images(
     names = [name for name, _ in listing.images_in(inputs, Counter())]
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
+    given, prefix = matching.recorded(used.encoder if used else {}, given, prefix)
     encoder = copy.copy(opened(given, prefix))
     if used and "transform" in used.encoder and not (encoder.records_size or resize or crop):
         trained = Transform.model_validate_json(used.encoder["transform"])
         resize, crop = trained.resize, trained.crop
     encoder.set_size(resize, crop)
     notes = {"sha256": encoder.sha256, "transform": encoder.transform.model_dump_json()}
+    notes |= matching.origin_of(given, prefix)
     embedded = partial(embed, inputs, encoder=encoder)
     return _Source(names, listing.root_of(inputs), notes, embedded, encoder)
 
@@ -232,7 +231,8 @@ def _trained(
         quality=_quality(trained, known),
         finetuning=comparison,
     )
-    notes = {name: note for name, note in embedded.notes.items() if name in ("sha256", "transform")}
+    notes = embedded.notes if better else source.notes | embedded.notes
+    notes = {name: notes[name] for name in ("sha256", "transform", "encoder", "prefix") if name in notes}
     return answer, Classifier(trained.head, labels.classes, notes), better
 
 

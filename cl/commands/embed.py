@@ -13,12 +13,12 @@ from pathlib import Path
 import torch.distributed as dist
 
 from cl.commands.defaults import ENCODER
-from cl.commands.inputs import feature_files
+from cl.commands.inputs import feature_files, matching
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.jobs import embedding
 from cl.commands.jobs.embedding import EmbeddingJob
-from cl.commands.outputs.tables import check_target, target_of
+from cl.commands.outputs.tables import checked, target_of
 from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
 from cl.console.reasons import lines
@@ -69,10 +69,11 @@ def embed(
     if to is None and ranks() > 1:
         raise ValueError(f"{ranks()} processes share the work, so the features need a file; give to=")
     with tempfile.TemporaryDirectory() if to is None else nullcontext() as folder:
-        path = Path(folder or "", "features.parquet") if to is None else Path(to).expanduser()
-        target_of(path, images, encoder, suffixes=tuple(feature_files.FORMATS))
+        given = Path(folder or "", "features.parquet") if to is None else to
+        path = target_of(given, images, encoder, suffixes=tuple(feature_files.FORMATS))
+        assert path
         if path.suffix == ".npy":
-            check_target(path.with_suffix(".txt"), images)
+            checked(path.with_suffix(".txt"), images)
         _check(path, patches=patches)
         inputs = existing(images)
         with machine.settings_restored():
@@ -81,12 +82,15 @@ def embed(
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
             check_size(name, loaded.network, loaded.transform.crop, "--crop")
-            job = EmbeddingJob(inputs, loaded, path, patches=patches)
+            origin = matching.origin_of(encoder, prefix)
+            job = EmbeddingJob(inputs, loaded, path, patches=patches, origin=origin)
+            job.check_folder()
             each = " x ".join(str(size) for size in job.shape)
-            embedded = _run(job, here, shown)
+            embedded, unreadable = _run(job, here, shown)
         if to is None:
             return feature_files.read(path, patches=patches)
-        shown.say(f"{to}: {counted(embedded, 'images')}, {each} features each")
+        rest = f"; {path}.skipped.csv lists {counted(unreadable, 'others')}" if unreadable else ""
+        shown.say(f"{to}: {counted(embedded, 'images')}, {each} features each{rest}")
         return None
 
 
@@ -100,9 +104,10 @@ def _load(encoder: File | Encoder, prefix: str | None) -> tuple[Encoder, Machine
     return copy.copy(opened(encoder)), replace(here, device=next(encoder.parameters()).device)
 
 
-def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> int:
-    """List, compute and merge; returns the number of images in the main process, and 0 in others."""
-    is_main, wait_for_all, embedded = is_main_process(), _barrier(), 0
+def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
+    """List, compute, merge; the numbers of images with and without features, in the main process only."""
+    is_main, wait_for_all = is_main_process(), _barrier()
+    embedded = unreadable = 0
     with exclusive(job.partial, job.target) if is_main else nullcontext():
         if is_main:
             for line in lines(job.begin()):
@@ -116,8 +121,9 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> int:
             embedded, reasons = embedding.merge(job)
             for line in lines(reasons, "images that cannot be read"):
                 shown.say(line)
+            unreadable = sum(reasons.values())
         wait_for_all()
-    return embedded
+    return embedded, unreadable
 
 
 def _check(to: Path, *, patches: bool) -> None:

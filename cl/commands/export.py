@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cl.commands.defaults import ENCODER, FILES, FOLDERS
 from cl.commands.inputs.paths import File
-from cl.commands.outputs.tables import check_target, target_of
+from cl.commands.outputs.tables import checked, target_of, through_link
 from cl.data.transform import Transform
 from cl.encoders import foreign, formats
 from cl.encoders.encoder import IMAGENET, transform_in, with_size
@@ -59,17 +59,20 @@ def export(
         ValueError: the encoder is missing or damaged, the format does not support it, the export would
             overwrite it, an argument does not fit the format, or images of this size do not fit the network.
     """
+    weights = encoder, Path(encoder) / formats.WEIGHTS
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     if format in FILES:
-        target_of(path, encoder, suffixes=(FILES[format],))
+        path = target_of(path, *weights, suffixes=(FILES[format],)) or path
     else:
-        check_target(path / formats.WEIGHTS, encoder)
+        path = through_link(path)
+        checked(path / formats.WEIGHTS, *weights)
     for name, value in (("license", license), ("card", card)):
         if value and format != "hub":
             raise ValueError(f"--{name} {value} is only for hub, not for {format}; leave it out")
     if card and not Path(card).is_file():
         raise ValueError(f"no file --card {card}; give Markdown such as report/tables.md")
     loaded = foreign.load(fspath(encoder), prefix)
+    formats.check_network(loaded.network, format)
     if loaded.deviation and format != "onnx":
         raise ValueError(
             f"{encoder} is a {loaded.config.title} {loaded.deviation}, which {format} cannot express; "

@@ -6,6 +6,7 @@ from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
 from typing import NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Match(NamedTuple):
     cosine: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Matches:
     """The images most similar to each of Q queries, most similar first.
 
@@ -48,6 +49,11 @@ class Matches:
     names: list[str]
     positions: np.ndarray
     cosines: np.ndarray
+
+    def __repr__(self) -> str:
+        """One line; `rows` has all."""
+        queries, top = self.positions.shape
+        return f"Matches(queries: {queries}, images each: {top} of {len(self.names)})"
 
     def rows(self) -> Iterator[Match]:
         """Every match."""
@@ -99,7 +105,9 @@ def search(
     if target and target.suffix == ".html":
         if "folder" not in bank.notes:
             progress("search").say(f"{path} does not record the folder of its images; looking for them here")
-        pictures.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded)
+        sha256 = bank.notes.get("sha256", "not recorded")[:12]
+        about = f"Features: {path}, by {bank.notes.get('encoder', 'an encoder')} (sha256 {sha256})"
+        pictures.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded, about)
     elif target:
         write_table(target, columns_of(Match, [*matches.rows()]))
     return matches
@@ -114,13 +122,13 @@ def _queries(
 ) -> list[tuple[Features, np.ndarray]]:
     """Features of the queries: of images, then names and files; and their positions in the bank, else -1."""
     parts, images = [], []
-    names = {*queries}.intersection(bank.names)
+    known = {normalize("NFC", name): position for position, name in enumerate(bank.names)}
+    known |= {name: position for position, name in enumerate(bank.names)}
     for given in queries:
         query = Path(given).expanduser()
-        if given in names:
-            position = bank.names.index(given)
+        if (position := known.get(given, known.get(normalize("NFC", given)))) is not None:
             row = bank.features[position : position + 1]
-            parts.append((Features([given], row, bank.notes), np.array([position])))
+            parts.append((Features([bank.names[position]], row, bank.notes), np.array([position])))
         elif query.is_file() and matching.is_features(query):
             other = matching.read(query)
             matching.check_same_encoder(bank, other, (path, query), progress("search").say)

@@ -121,8 +121,11 @@ def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
     cl.embed("images", encoder="encoder.safetensors", to="features.parquet")
     assert classify("images/labels.csv", features="features.parquet").quality == found.quality
     assert "labels.csv: left out 1 row, such as 7.jpg: no such image" in capsys.readouterr().err
-    again = cl.classify(images="images", encoder=cl.load("encoder.safetensors"), classifier="c.safetensors")
-    np.testing.assert_allclose(again.probabilities[-2:], found.probabilities[-2:], atol=1e-5)
+    given: dict[str, Any]
+    for given in ({}, {"encoder": cl.load("encoder.safetensors")}):  # by default, the encoder of the file
+        again = cl.classify(images="images", classifier="c.safetensors", **given)
+        np.testing.assert_allclose(again.probabilities[-2:], found.probabilities[-2:], atol=1e-5)
+    assert repr(again).startswith("9 images, 2 classes\n")
     save_encoder(folder / "other.safetensors", seed=1)
     capsys.readouterr()
     with pytest.raises(ValueError, match=cl.load("encoder.safetensors").sha256[:12]):

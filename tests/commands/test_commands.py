@@ -65,9 +65,11 @@ def test_a_command_is_a_function_of_cl_with_the_same_arguments(name) -> None:
 )
 def test_no_command_overwrites_what_it_reads(words, tmp_path) -> None:
     here = tmp_path / "here"
-    (here / "folder").mkdir(parents=True)
+    for folder in ("folder", "models"):
+        (here / folder).mkdir(parents=True)
     names = (
-        "table.csv other.csv list.txt list.npy b.parquet a.jpg encoder.safetensors folder/model.safetensors"
+        "table.csv other.csv list.txt list.npy b.parquet a.jpg encoder.safetensors folder/model.safetensors "
+        "models/backbone.safetensors"
     )
     for name in names.split():
         (here / name).write_text("content")
@@ -76,7 +78,7 @@ def test_no_command_overwrites_what_it_reads(words, tmp_path) -> None:
     command, *arguments = shlex.split(words)
     assert_refused(here, command, {"would overwrite": arguments})
     assert {(here / name).read_text() for name in names.split()} == {"content"}
-    assert len([*here.rglob("*")]) == 12
+    assert len([*here.rglob("*")]) == 14
 
 
 def test_the_command_runs_as_a_module() -> None:

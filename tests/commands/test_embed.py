@@ -103,7 +103,7 @@ def whole(images, encoder) -> Iterator[Path]:
     assert "left out 1 file: with suffix .txt" in printed
     assert f"left out {UNREADABLE} images that cannot be read: ValueError: not an image" in printed
     assert "left out 1 image that cannot be read: FileNotFoundError: No such file or directory" in printed
-    assert f"{to}: {READABLE} images, 512 features each" in printed
+    assert f"{to}: {READABLE} images, 512 features each; {to}.skipped.csv lists {UNREADABLE + 1}" in printed
     yield to
 
 
@@ -231,11 +231,11 @@ def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_pat
     to, of = ["--to", tmp_path / "features.npy"], ["--encoder", encoder]
     small = ["--encoder", tmp_path / "vit.pth", "--resize", 30, "--crop", 30]
     mistakes = {
-        "no file or folder none; give images, a folder, a list or a table of images": ["none", *to],
+        "no file or folder none; give images, a folder, a list or a table of images": ["none", *to, *of],
         "empty, found 1 with suffix .txt; give images": [tmp_path / "empty", *to, *of],
         "bad.csv has the columns species": [tmp_path / "bad.csv", *to, *of],
         "can be read: ValueError: not an image, or an unsupported": [tmp_path / "junk", *to, *of],
-        "must be a file that ends in .parquet, .npy or .csv": [images, "--to", tmp_path / "features.h5"],
+        "must be a file that ends in .parquet, .npy or .csv": [images, *of, "--to", tmp_path / "features.h5"],
         "models/backbone.safetensors does not exist; give a checkpoint": [images, *to],
         "another process is writing": [images, "--to", tmp_path / "locked.npy", *of],
         "holds no encoder below 'a.', only below ''": [images, *to, *of, "--prefix", "a."],

@@ -108,6 +108,9 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     page = to.read_text(encoding="utf-8")
     sources = re.findall(r'src="([^"]*)"', page)
     assert len(sources) == 3 * (1 + 19) - 3 and all(x.startswith("data:image/jpeg;base64,") for x in sources)
+    assert page.startswith('<!doctype html><html lang="en">')
+    assert 'alt="03.jpg"' in page and f'href="{(searched.folder / "images/03.jpg").as_uri()}"' in page
+    assert f"{searched.path}, by {searched.encoder}" in page
     assert "No such file" in page and "&lt;b&gt;&amp;amp;.jpg" in page and ODD not in page
     assert "http" not in page
     assert len(re.findall(r"<section><figure>.*</figure><div><figure>", page)) == 3  # queries are apart
@@ -119,6 +122,32 @@ def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, mo
     cl.search(path, path, top=2, to=page)
     assert "features.npy does not record the folder" in capsys.readouterr().err
     assert page.read_text(encoding="utf-8").count("data:image") == 3 * COUNT
+
+
+def test_features_record_where_their_encoder_is(searched, tmp_path, monkeypatch) -> None:
+    """The same is used until it changes, or another is named; if it is gone, the default is."""
+    encoder, to, new = tmp_path / "encoder.safetensors", tmp_path / "new.parquet", searched.folder / "new"
+    save_encoder(encoder)
+    monkeypatch.chdir(tmp_path)
+    cl.embed(new, encoder="encoder.safetensors", to=to)
+    monkeypatch.chdir(searched.folder)
+    matches = cl.search(to, new / "a.jpg", top=1)
+    assert repr(matches) == "Matches(queries: 1, images each: 1 of 2)"
+    assert matches.names[matches.positions[0, 0]] == "a.jpg"
+    save_encoder(encoder, seed=1)
+    with pytest.raises(ValueError, match="came from another encoder"):
+        cl.search(to, new / "a.jpg")
+    cl.search(to, new / "a.jpg", encoder=searched.encoder)
+    encoder.unlink()
+    with pytest.raises(ValueError, match=r"models/backbone.safetensors does not exist.*--encoder.* this is "):
+        cl.search(to, new / "a.jpg")
+
+
+def test_names_agree_however_their_accents_are_encoded(tmp_path) -> None:
+    """macOS lists names decomposed; people type them composed."""
+    np.save(tmp_path / "a.npy", np.eye(2, 3, dtype=np.float32) + 1)
+    (tmp_path / "a.txt").write_text("vo\u0308gel.jpg\nb.jpg\n")
+    assert cl.search(tmp_path / "a.npy", "v\u00f6gel.jpg", top=1).queries == ["vo\u0308gel.jpg"]
 
 
 def test_an_encoder_that_changes_in_memory_is_another_one(searched, tmp_path) -> None:
@@ -161,11 +190,12 @@ def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
     (tmp_path / "empty").mkdir()
     foreign = written(tmp_path / "foreign.parquet", searched.unit[:3], {"sha256": "0" * 64})
+    written(tmp_path / "plain.npy", searched.unit)
     narrow = written(tmp_path / "narrow.parquet", searched.unit[:3, :7])
     mistakes = {
         r"came from another encoder .*not from .*other.safetensors.*embed": [path, new, "--encoder", other],
         r"another transform .*resized.safetensors \(resize: 20 and 40\)": [path, new, "--encoder", resized],
-        r"models/backbone.safetensors does not exist; give a checkpoint": [path, new],
+        r"models/backbone.safetensors does not exist; give a checkpoint": [tmp_path / "plain.npy", new],
         r"7 features per image, but .*encoder.safetensors gives 512": [narrow, new, *of],
         r"3.jpg in .* not finite; embed": [written(tmp_path / "infinite.parquet", infinite), "1.jpg"],
         r"their.parquet is not a file of features": [tmp_path / "their.parquet", "a.jpg"],

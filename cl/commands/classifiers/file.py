@@ -16,7 +16,7 @@ KIND = "logistic regression"
 class Classifier:
     """A head, the names of its C classes, and the encoder of its features.
 
-    encoder: `sha256` and `transform`, where the features recorded them.
+    encoder: `sha256` and `transform`, where the features recorded them, and where the encoder was found.
     """
 
     head: Head

@@ -1,5 +1,6 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
+from collections import Counter
 from collections.abc import Callable
 from os import fspath
 from pathlib import Path
@@ -8,30 +9,58 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cl.commands.defaults import ENCODER
 from cl.commands.inputs import feature_files
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File
 from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
+from cl.encoders.published import is_name
 
 ROWS = 2**14  # checked at a time
 
 
 def read(path: Path) -> Features:
-    """As `feature_files.read`, finite and one vector for each of at least one image.
+    """As `feature_files.read`, finite, and one vector for each of at least one image.
 
     Raises:
         ValueError: there are no images, several vectors per image, or features that are not finite.
     """
     features = feature_files.read(path)
-    if not features.names:
+    if not features.features.size:
         raise ValueError(f"{path} has features of no image; write another file with `cl embed`")
+    name, rows = Counter(features.names).most_common(1)[0]
+    if rows > 1:
+        raise ValueError(f"{path} has {rows} rows of {name}; keep one for each image")
+    try:
+        transform_of(features)
+    except ValueError as error:
+        raise ValueError(f"{path} has a damaged transform; write it again with `cl embed`") from error
     for start in range(0, len(features.names), ROWS):
         finite = np.isfinite(features.features[start : start + ROWS]).all(1)
         if not finite.all():
             name = features.names[start + int(finite.argmin())]
             raise ValueError(f"the features of {name} in {path} are not finite; embed the images again")
     return features
+
+
+def origin_of(encoder: File | Encoder, prefix: str | None) -> dict[str, str]:
+    """Where an encoder was found, to record with its features; {} if it was loaded already."""
+    if isinstance(encoder, Encoder):
+        return {}
+    name = fspath(encoder)
+    place = {"encoder": name if is_name(name) else str(Path(name).absolute())}
+    return place | {"prefix": prefix} if prefix else place
+
+
+def recorded(
+    notes: dict[str, str], encoder: File | Encoder, prefix: str | None
+) -> tuple[File | Encoder, str | None]:
+    """The recorded encoder and prefix, if it is still there and no other than the default was named."""
+    place = notes.get("encoder", "")
+    if encoder == ENCODER and place and (is_name(place) or Path(place).exists()):
+        return place, prefix or notes.get("prefix")
+    return encoder, prefix
 
 
 def encoder_of(
@@ -43,7 +72,8 @@ def encoder_of(
 ) -> Encoder:
     """The encoder that gave the features; if its file records no transform, with theirs.
 
-    A file of features without notes shows only its width, which `say` is told.
+    It is the one that they record unless another is named. A file of features without notes shows only its
+    width, which `say` is told.
 
     Args:
         path: the file of the features, for messages.
@@ -53,6 +83,7 @@ def encoder_of(
         ValueError: the features came from another encoder, or with another transform; or neither they nor the
             encoder record the size of images.
     """
+    encoder, prefix = recorded(features.notes, encoder, prefix)
     name, width = "the encoder", features.features.shape[1]
     if not isinstance(encoder, Encoder):
         name = fspath(encoder)

@@ -4,11 +4,12 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from cl.features.extraction import FEW
 from cl.images.decoding import reads_heic
 from cl.networks.dense import dense_features
 from cl.runtime.distributed import rank, ranks
-from cl.runtime.files import UNREACHABLE, reason
+from cl.runtime.files import LOCK, UNREACHABLE, clear, reason
 from cl.runtime.machine import Machine, to_device
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import load_tensors, save_tensors
@@ -32,6 +33,7 @@ from cl.runtime.tensor_files import load_tensors, save_tensors
 BATCH = 64  # images encoded at a time: 256 of 224 px take gigabytes
 PART = 64 * BATCH  # images
 REASON = 200  # bytes for the reason why an image is unreadable
+OURS = re.compile(rf"{LOCK}|identity|listing|merged|[0-9a-f]{{64}}|\.nfs.*")  # names in the folder of a job
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class EmbeddingJob:
     Part i covers images i S to (i + 1) S - 1 of the listing, with S = `part_size`.
 
     patches: compute `encoder.patches`, the features of places, instead of one feature vector per image.
+    origin: where the encoder was found, for later commands.
     """
 
     inputs: Sequence[Path]
     encoder: Encoder
     target: Path
     patches: bool = False
+    origin: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -65,6 +69,14 @@ class EmbeddingJob:
     def partial(self) -> Path:
         """The folder for all temporary files, removed at the end."""
         return self.target.with_name(f"{self.target.name}.partial")
+
+    def check_folder(self) -> None:
+        """Raises ValueError if the folder for temporary files is the user's."""
+        files = self.partial.glob("*") if self.partial.is_dir() else [self.partial]
+        if others := [path for path in files if path.exists() and not OURS.fullmatch(path.name)]:
+            raise ValueError(
+                f"{min(others)} is not a file of an unfinished `cl embed`; rename it, or choose another --to"
+            )
 
     @cached_property
     def folder(self) -> Path:
@@ -120,7 +132,7 @@ class EmbeddingJob:
                 )
         except (ValueError, OSError):
             if not (self.partial / "identity").exists():  # else there are parts of an earlier run
-                shutil.rmtree(self.partial, ignore_errors=True)
+                clear(self.partial)
             raise
         identity = f"{listed} {self.notes} {self.part_size} {reads_heic()}"
         self._use(listing, hashlib.sha256(identity.encode()).hexdigest())
@@ -214,7 +226,7 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     embedded, unreadable = 0, dict[str, str]()
     merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide
     merged.mkdir(exist_ok=True)
-    file = feature_files.writer(merged / job.target.name, job.shape, job.notes)
+    file = feature_files.writer(merged / job.target.name, job.shape, job.notes | job.origin)
     table = merged / f"{job.target.name}.skipped.csv"
     with closing(file):
         for part in job.parts:
@@ -227,12 +239,12 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
             unreadable |= skipped
     write_csv(table, ["name", "reason"], unreadable.items())
     if not embedded:
-        shutil.rmtree(job.partial, ignore_errors=True)  # otherwise the next run would reuse these parts
+        clear(job.partial)  # otherwise the next run would reuse these parts
         first = next(iter(unreadable.values()))
         raise ValueError(f"none of the images can be read: {first}")
     for path in (table, *file.paths):
         with path.open("r+b") as finished:
             os.fsync(finished.fileno())
-        os.replace(path, job.target.parent / path.name)
-    shutil.rmtree(job.partial, ignore_errors=True)
+        os.replace(path, os.path.realpath(job.target.parent / path.name))
+    clear(job.partial)
     return embedded, Counter(unreadable.values())

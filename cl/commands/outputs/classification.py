@@ -46,7 +46,7 @@ class Quality:
     regularisation: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Classification:
     """The classes of N images.
 
@@ -67,6 +67,10 @@ class Classification:
     probabilities: "ndarray"
     quality: Quality | None
     finetuning: "FinetuningComparison | None" = None
+
+    def __repr__(self) -> str:
+        """What the command prints."""
+        return "\n".join(summary(self))
 
 
 def likeliest(

@@ -15,23 +15,26 @@ Decode = Callable[[Path], np.ndarray]  # (H, W, 3) uint8
 
 SIDE = 160  # pixels of a thumbnail at most
 STYLE = (
-    "body{font:13px sans-serif;margin:1.5em;background:#fff;color:#222}"
-    "section,div{display:flex;gap:10px}section{padding:1em 0;border-bottom:1px solid #ddd}div{flex-wrap:wrap}"
+    ":root{color-scheme:light dark}body{font:13px sans-serif;margin:1.5em}a{color:inherit}"
+    "section,div{display:flex;gap:10px}section{padding:1em 0;border-bottom:1px solid #888}div{flex-wrap:wrap}"
     f"figure{{margin:0;width:{SIDE}px;flex:none}}figcaption{{overflow-wrap:anywhere}}"
     "section>figure{padding-right:10px;border-right:3px solid #36c}img{display:block;max-width:100%}"
     "@media(max-width:600px){figure{width:100px}}"
 )
 HEAD = (
-    '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     f"<title>Similar images</title><style>{STYLE}</style><h1>Similar images</h1>"
-    "<p>Left of the bar: a query. Right: the most similar images, with cosines.</p>\n"
+    "<p>Left of the bar: a query. Right: the most similar images, with cosines.</p>"
 )
 
 
-def write(path: Path, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode) -> None:
-    """Write a page of pictures and captions; the reason replaces a picture that `decode` cannot read."""
+def write(path: Path, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode, about: str) -> None:
+    """Write a page of pictures and captions; the reason replaces a picture that `decode` cannot read.
+
+    about: where the features are from.
+    """
     with finished(path) as partial, partial.open("w", encoding="utf-8") as page:
-        page.write(HEAD)
+        page.write(f"{HEAD}<p>{escape(about)}</p>\n")
         for row in rows:
             query, *similar = (_figure(picture, caption, decode) for picture, caption in row)
             page.write(f"<section>{query}<div>{''.join(similar)}</div></section>\n")
@@ -42,7 +45,9 @@ def _figure(picture: Path, caption: str, decode: Decode) -> str:
         thumbnail, file = Picture.fromarray(decode(picture)), io.BytesIO()
         thumbnail.thumbnail((SIDE, SIDE))
         thumbnail.save(file, "JPEG", quality=85)
-        shown = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}">'
+        content = base64.b64encode(file.getvalue()).decode()
+        image = f'<img alt="{escape(picture.name)}" src="data:image/jpeg;base64,{content}">'
+        shown = f'<a href="{escape(picture.absolute().as_uri())}">{image}</a>'
     except (ValueError, OSError) as error:
         shown = f"<p>{escape(str(error))}</p>"
     return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"

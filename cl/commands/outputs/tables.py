@@ -1,5 +1,6 @@
 """The files that commands write: whether they can be written, and replace no input."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from os import PathLike
@@ -15,7 +16,7 @@ def target_of(
     suffixes: tuple[str, ...] = (".csv", ".parquet"),
     option: str = "--to",
 ) -> Path | None:
-    """The file to write, with `~` replaced; writing it creates its folder.
+    """The file to write, with `~` and a link replaced by what they stand for; writing it creates its folder.
 
     Args:
         inputs: of the command; those that are paths, or sequences of paths, count.
@@ -25,15 +26,15 @@ def target_of(
     """
     if to is None:
         return None
-    path = Path(to).expanduser()
-    check_target(path, *inputs, option=option)
+    path = checked(to, *inputs, option=option)
     if path.suffix not in suffixes or path.is_dir():
         raise ValueError(f"{option} {path} must be a file that ends in {one_of([*suffixes])}")
     return path
 
 
-def check_target(path: Path, *inputs: object, option: str = "--to") -> None:
-    """Raises ValueError if a file cannot be written, or would replace one of a command's inputs."""
+def checked(to: File, *inputs: object, option: str = "--to") -> Path:
+    """As `target_of`, for a file or folder of any name."""
+    path = through_link(Path(to).expanduser())
     given = [each for each in inputs if isinstance(each, str | PathLike | Sequence)]
     paths = [path for each in given for path in as_paths(each)]
     if path.exists() and any(other.exists() and other.samefile(path) for other in paths):
@@ -45,3 +46,9 @@ def check_target(path: Path, *inputs: object, option: str = "--to") -> None:
         raise ValueError(
             f"{option} {path}: cannot write in {folder} ({error.strerror}); choose another path"
         ) from error
+    return path
+
+
+def through_link(path: Path) -> Path:
+    """The place that a link leads to, which need not exist; the same path if it is not a link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path

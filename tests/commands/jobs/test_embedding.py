@@ -44,6 +44,22 @@ def compute(unfinished: EmbeddingJob) -> list[bool]:
     return found
 
 
+@pytest.mark.parametrize("files", [["mine.txt"], ["mine/a"], ["identity", "0.jpg"], []])
+def test_a_folder_of_the_user_is_left_alone(files, images) -> None:
+    """Or a file of its name."""
+    partial = images.parent / "features.npy.partial"
+    for name in files:
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        (partial / name).write_text("mine")
+    if not files:
+        partial.write_text("mine")
+    save_encoder(images.parent / "encoder.safetensors")
+    before = [*images.parent.rglob("*")]
+    with pytest.raises(ValueError, match=r"features.npy.partial.* is not a file of an unfinished"):
+        cl.embed(images, encoder=images.parent / "encoder.safetensors", to=images.parent / "features.npy")
+    assert [*images.parent.rglob("*")] == before
+
+
 def test_a_process_of_an_earlier_run_does_not_disturb_the_next(images) -> None:
     earlier, now = job(images, seed=0), job(images, seed=1)
     with contextlib.suppress(FileNotFoundError):
@@ -101,7 +117,7 @@ def test_a_run_that_could_read_no_image_leaves_nothing(images) -> None:
     compute(begun)
     with pytest.raises(ValueError, match="none of the images can be read: ValueError: not an image"):
         embedding.merge(begun)
-    assert not begun.partial.exists()
+    assert not [*begun.partial.iterdir()]
 
 
 def test_features_that_are_not_finite_end_the_run_with_the_name_of_the_image(images) -> None:
