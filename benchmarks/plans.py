@@ -91,12 +91,12 @@ def check(path: Path, study: Study, rows: list[Row]) -> None:
             settings or claims are others now.
     """
     if not study.registration and not all(row.plan for row in rows):
-        raise ValueError(f"{path} has rows that name no plan: delete them, to run them again")
+        raise ValueError(f"{path.stem}.csv has rows that name no plan: delete them, to run them again")
     for commit, plan in dict.fromkeys((row.commit, row.plan) for row in rows if row.plan):
         if blob(commit, path) != plan or not git("merge-base", commit, "HEAD").startswith(commit):
             raise ValueError(
-                f"{path} has rows of commit {commit}, which is no ancestor of this one or lacks their plan "
-                f"{plan}: delete them, to run them from a commit that stays in the history"
+                f"{path.stem}.csv has rows of commit {commit}, which is no ancestor of this one or lacks "
+                f"their plan {plan}: delete them, to run them from a commit that stays in the history"
             )
         then = config.validated(Study, config.parse(git("cat-file", "blob", plan), str(path)))
         if changed := [key for key in DECIDES if getattr(then, key) != getattr(study, key)]:

@@ -101,7 +101,11 @@ def test_rows_are_accepted_only_from_commits_with_their_plan(case, results) -> N
         return
     if case == "other plan":
         state(seeds=[0, 1, 2])
-    message = "name.yaml: seeds changed after the first row" if case == "other plan" else "lacks their plan"
+    message = (
+        "name.yaml: seeds changed after the first row"
+        if case == "other plan"
+        else "no ancestor of this one or lacks"
+    )
     with pytest.raises(ValueError, match=message):
         stage.rows("name", stage.load("name"))
 
