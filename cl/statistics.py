@@ -266,17 +266,22 @@ def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np
         group: (M,) from 0.
     """
     rng = np.random.default_rng(seed)
-    sign = -1 if differences[:, -1].sum() < 0 else 1
-    columns = np.ones(len(group)), *(sign * differences.T)
+    columns = np.ones(len(group)), *differences.T
     sums = np.stack([np.bincount(group, column) for column in columns], 1)  # (G, 1 + S), sizes first
-    sums = sums[np.lexsort(sums.round(DIGITS).T)]
+    mirrored = np.r_[1, -np.ones(differences.shape[1])] * sums
+    sums, mirrored = (rows[np.lexsort(rows.round(DIGITS).T)] for rows in (sums, mirrored))
+    unequal = (sums - mirrored).round(DIGITS).ravel()
+    unequal = unequal[unequal != 0]
+    sign = -1 if len(unequal) and unequal[0] < 0 else 1
+    sums = mirrored if sign < 0 else sums
     if len(sums) > MOST:
         bundle = rng.permutation(len(sums)) % MOST
         sums = np.stack([np.bincount(bundle, column) for column in sums.T], 1)
     halves = [rng.integers(0, 2, (BLOCK, len(sums)), np.uint8) @ sums for _ in range(HALVES // BLOCK)]
     total = np.concatenate(halves)
     total = total[total[:, 0] > 0]
-    return sign * (total[:, 1:] / total[:, :1]).round(DIGITS)
+    means = sign * (total[:, 1:] / total[:, :1]).round(DIGITS)
+    return means if len(unequal) else np.concatenate([means, -means])
 
 
 def interval_of_halves(means: np.ndarray) -> tuple[float, float]:

@@ -47,6 +47,7 @@ table_options = _together(
     ),
     click.option("--separator", help="Between the labels in a cell.  [default: ;]"),
 )
+UNGROUPED = click.option("--ungrouped", is_flag=True, help="Each image stands alone: do not look for bursts.")
 labelled_options = _together(
     click.option("--train", multiple=True, required=True, type=PATH, help="Labelled images."),
     click.option(
@@ -62,6 +63,7 @@ labelled_options = _together(
     ),
     table_options,
     click.option("--holdout", default=0.2, show_default=True, help="The share that is held out."),
+    UNGROUPED,
     click.option("--k", type=SIZE, default=20, show_default=True, help="Neighbours that vote."),
 )
 encoder_options = _together(
@@ -101,6 +103,7 @@ size_options = _together(
 @click.option(
     "--finetune", is_flag=True, help="Train the encoder too, if held-out images show that it helps."
 )
+@UNGROUPED
 @encoder_options
 @size_options
 @entry_point
@@ -108,8 +111,8 @@ def classify_command(**options: Any) -> None:
     """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
 
     A label `a;b`, or two rows, give an image two labels. Images without a label are predicted. The folds of
-    cross-validation keep a group together. The probabilities of a labelled image are of a classifier that was
-    not trained on it.
+    cross-validation keep a group together, or a burst if there is no column group. The probabilities of a
+    labelled image are of a classifier that was not trained on it.
 
     --finetune trains copies of the encoder on two thirds of the labelled images each, and uses a fine-tuned
     encoder if the log-loss of the held-out third falls by more than its standard error. --save then writes
@@ -233,7 +236,7 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     stays as it is: each image gives one feature vector, without augmentation. kNN: the nearest training
     images by cosine vote with weight exp(cosine / 0.07). Logistic regression: multinomial, by L-BFGS with
     C = 1, on standardised features. Percentages are of the validation images, with 95 % intervals, in which
-    images of a group (a column of the table) and equal files count together.
+    images of a group (a column of the table) or burst and equal files count together.
     """
     check_file(options["encoder"])
     from cl.commands.evaluate import evaluate

@@ -13,11 +13,19 @@ import numpy as np
 from cl.commands.classifiers import file as classifier_file
 from cl.commands.classifiers.file import Classifier
 from cl.commands.classifiers.finetuning import finetuned_if_better
-from cl.commands.classifiers.heads import Trained, average_precisions, calibration_error, folds_of, train
+from cl.commands.classifiers.heads import (
+    SHARED,
+    Trained,
+    average_precisions,
+    calibration_error,
+    folds_of,
+    train,
+)
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import listing, matching
 from cl.commands.inputs.feature_files import Features
+from cl.commands.inputs.held_together import with_bursts
 from cl.commands.inputs.labels import Labels, Targets, read_targets
 from cl.commands.inputs.labels import opened as opened_table
 from cl.commands.inputs.paths import File, Inputs, existing
@@ -51,6 +59,7 @@ def classify(
     separator: str | None = None,
     every_class: bool = False,
     finetune: bool = False,
+    ungrouped: bool = False,
     prefix: str | None = None,
     resize: int | None = None,
     crop: int | None = None,
@@ -76,6 +85,8 @@ def classify(
         finetune: train the encoder too, if that lowers the log-loss of held-out images by more than its
             standard error. Then `save` also writes <save>-encoder.safetensors, the `encoder` of the
             classifier. It needs images.
+        ungrouped: each labelled image stands alone. Otherwise, bursts are held out together if there is no
+            column group (`cl.features.series`).
         prefix, resize, crop: as in `embed`; by default, the size that `classifier` records.
 
     Raises:
@@ -109,7 +120,7 @@ def classify(
         answer = _classified(known, used, source)
     else:
         assert labelled
-        answer, trained, better = _trained(labelled, source, finetune=finetune)
+        answer, trained, better = _trained(labelled, source, finetune=finetune, ungrouped=ungrouped)
         if tuned and better:
             save_encoder(better, tuned)
         if saved:
@@ -197,7 +208,7 @@ def _classified(used: Classifier, file: Path, source: _Source) -> Classification
 
 
 def _trained(
-    table: Labels, source: _Source, *, finetune: bool
+    table: Labels, source: _Source, *, finetune: bool, ungrouped: bool
 ) -> tuple[Classification, Classifier, Encoder | None]:
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
     labels, show = read_targets(table, source.names, source.root), progress("classify")
@@ -210,6 +221,8 @@ def _trained(
     labels = labels.of(embedded.names)
     known, labelled = labels.labelled(), labels.targets.any(1)
     rows = embedded.features[labelled]
+    if not (ungrouped or known.has_groups):
+        known = _with_bursts(known, rows, source.root, show.say)
     with show.count(len(rows), "labelled images") as report:
         trained = train(
             rows, known.targets, known.classes, known.groups, multilabel=known.multilabel, report=report
@@ -236,12 +249,21 @@ def _trained(
     return answer, Classifier(trained.head, labels.classes, notes), better
 
 
+def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[[str], None]) -> Targets:
+    """The targets, where images of a burst have one group; rows are their features (N, D)."""
+    assert known.groups is not None
+    files = [root / name for name in known.names]
+    together, remarks = with_bursts(known.groups, [rows], files, joined(known.targets, known.classes))
+    for remark in remarks:
+        say(remark)
+    return replace(known, groups=together)
+
+
 def _quality(trained: Trained, labels: Targets) -> Quality:
+    """What held-out images measure; the variance over folds is corrected as by Nadeau and Bengio 2003."""
     targets, groups, multilabel = labels.targets, labels.groups, labels.multilabel
     counts = targets.sum(0)
-    before, after = (
-        calibration_error(each, targets, multilabel=multilabel) for each in (trained.raw, trained.calibrated)
-    )
+    number = None
     accuracy = within = mean_precision = None
     if multilabel:
         by_class = average_precisions(trained.calibrated, targets)
@@ -249,8 +271,13 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
     else:
         correct = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
         accuracy = 100 * float(correct.mean())
-        within = interval(accuracy, independent(correct, groups))
+        number = independent(correct, groups)
+        within = interval(accuracy, number / SHARED)
         by_class = 100 * correct @ targets / counts
+    before, after = (
+        calibration_error(each, targets, multilabel=multilabel, independent=number)
+        for each in (trained.raw, trained.calibrated)
+    )
     return Quality(
         images=len(targets),
         accuracy=accuracy,

@@ -13,7 +13,6 @@ import torch
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import opened as opened_table
 from cl.commands.inputs.paths import File, Inputs
@@ -55,6 +54,7 @@ def compare(
     columns: Mapping[str, str] | None = None,
     separator: str | None = None,
     holdout: float = 0.2,
+    ungrouped: bool = False,
     k: int = 20,
     to: File | None = None,
     resize: int | None = None,
@@ -65,11 +65,11 @@ def compare(
     The measures are kNN and logistic regression as in `evaluate`, and nearest class means of 1, 4 and 16
     training images per class. Differences are paired image by image. The verdict is that of the mean of all
     measures: whether its 95 % interval excludes 0. Intervals are for other validation images, with these
-    training images; images of a group, and copies, count together.
+    training images; images of a group or burst, and copies, count together.
 
     Args:
         a, b: files or names that `cl.load` takes, or what it returned.
-        train, val, labels, columns, separator, holdout: as in `evaluate`.
+        train, val, labels, columns, separator, holdout, ungrouped: as in `evaluate`.
         k: number of neighbours; all training images if there are fewer.
         to: a .csv or .parquet file to write, with the fields of `cl.MeasureDifference` as columns.
         resize, crop: as in `embed`, for an encoder whose file records no transform.
@@ -91,13 +91,20 @@ def compare(
     ]
     table = opened_table(labels, columns, separator)
     bank, queries, copies = labelled.read(
-        train, val, partial(_side_by_side, pair, names), labels=table, holdout=holdout, say=show.say
+        train,
+        val,
+        partial(_side_by_side, pair, names),
+        labels=table,
+        holdout=holdout,
+        ungrouped=ungrouped,
+        widths=[pair[0].width],
+        say=show.say,
     )
     x, y = (np.split(images.features, [pair[0].width], axis=1) for images in (bank, queries))
     for name, rows in zip(names, x, strict=True):
         check_different(torch.from_numpy(rows), name)
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
-    result = judge(scores, held_together(queries.groups.tolist(), queries.files)[0])
+    result = judge(scores, queries.together)
     if target:
         write_table(target, columns_of(MeasureDifference, result.rows))
     return EncoderComparison(

@@ -19,6 +19,8 @@ from cl.encoders.encoder import Encoder
 from cl.features.copies import groups
 from cl.runtime.tables import columns_of, write_table
 
+DIGITS = 4  # of cosines and agreements
+
 
 @dataclass(frozen=True)
 class Copy:
@@ -99,13 +101,18 @@ def duplicates(
     if len(parts) > 1:
         _warn(files, len(parts[0].names), pairs, show.say)
     if target:
-        write_table(target, columns_of(Copy, copies))
+        columns = columns_of(Copy, copies)
+        if len(parts) == 1:
+            del columns["split"], columns["same_as_split"]
+        write_table(target, columns)
     return copies
 
 
 def _calibrated(calibration: Calibration) -> list[str]:
     """Lines about the thresholds, their recall, and their false positives."""
-    recall = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in calibration.recall.items())
+    recall = ", ".join(
+        f"{kind.replace('_', ' ')} {100 * share:.0f} %" for kind, share in calibration.recall.items()
+    )
     mean = sum(calibration.recall.values()) / len(calibration.recall)
     share = calibration.false_agreements / max(1, calibration.different)
     return [
@@ -128,7 +135,15 @@ def _copies(names: list[str], splits: list[str], pairs: Pairs) -> list[Copy]:
     for image, (cosine, agreement, other) in sorted(best.items()):
         label = number.setdefault(group[image], len(number) + 1)
         copies.append(
-            Copy(label, names[image], splits[image], names[-other], splits[-other], cosine, agreement)
+            Copy(
+                label,
+                names[image],
+                splits[image],
+                names[-other],
+                splits[-other],
+                round(cosine, DIGITS),
+                round(agreement, DIGITS),
+            )
         )
     return sorted(copies, key=lambda copy: copy.group)
 

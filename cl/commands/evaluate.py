@@ -10,13 +10,13 @@ import numpy as np
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
-from cl.commands.inputs.held_together import held_together
 from cl.commands.inputs.labels import opened as opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened
 from cl.features.scores import checked, knn_correct, linear_correct
+from cl.networks.batch_norm import is_untrained
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import independent, interval
 
@@ -69,6 +69,7 @@ def evaluate(
     columns: Mapping[str, str] | None = None,
     separator: str | None = None,
     holdout: float = 0.2,
+    ungrouped: bool = False,
     k: int = 20,
     to: File | None = None,
     prefix: str | None = None,
@@ -79,17 +80,20 @@ def evaluate(
 
     Features are those of `embed`: one view per image, without augmentation. kNN: the k nearest training
     images by cosine vote with weight exp(cosine / 0.07) (Wu et al. 2018, section 3.4). Linear: multinomial
-    logistic regression by L-BFGS on standardised features, C = 1. Validation images of a group, and equal
-    files, count together in the intervals.
+    logistic regression by L-BFGS on standardised features, C = 1. Validation images of a group or burst, and
+    equal files, count together in the intervals.
 
     Args:
         encoder: a file or name that `cl.load` takes, or what it returned.
         train: as `images` of `embed`. The class is the column label of a table, or else the folder below a
             given folder, or else the folder that contains the image. Images without a class are left out.
-        val: the same; None: a share of the training images, chosen by a hash of their names or groups.
+        val: the same; None: a share of the training images, chosen by a hash of their names or groups;
+            groups, bursts and copies are held out together.
         labels: a table with the columns path, label and optionally group, instead of folders.
         columns, separator: as in `classify`, of that table.
         holdout: the share of the training images if `val` is None.
+        ungrouped: each image stands alone. Otherwise bursts (`cl.features.series`) are groups, if there are
+            no others.
         k: number of neighbours.
         to: a .csv or .parquet file to write, with the fields of `Accuracy` as columns.
         prefix, resize, crop: as in `embed`.
@@ -99,10 +103,14 @@ def evaluate(
             than k training images.
     """
     target = target_of(to, encoder, train, val, labels)
-    embedded = partial(embed, encoder=opened(encoder, prefix), resize=resize, crop=crop)
-    say = progress("evaluate").say
+    loaded, say = opened(encoder, prefix), progress("evaluate").say
+    if is_untrained(loaded.network):
+        say("warning: the encoder was never trained: every bias of its normalisation layers is 0")
+    embedded = partial(embed, encoder=loaded, resize=resize, crop=crop)
     table = opened_table(labels, columns, separator)
-    bank, queries, copies = labelled.read(train, val, embedded, labels=table, holdout=holdout, say=say)
+    bank, queries, copies = labelled.read(
+        train, val, embedded, labels=table, holdout=holdout, ungrouped=ungrouped, say=say
+    )
     if copies:
         say(f"left out validation images that are also training images: {copies}")
     rows = checked(bank.features, bank.labels, queries.features, queries.labels)
@@ -110,7 +118,6 @@ def evaluate(
     right = [each.numpy().astype(float) for each in (knn_correct(*rows, k=k), linear_correct(*rows))]
     right.append((queries.labels == classes[counts.argmax()]).astype(float))
     knn, linear, majority = (100 * float(each.mean()) for each in right)
-    groups, _ = held_together(queries.groups.tolist(), queries.files)
     evaluation = Evaluation(
         knn=knn,
         linear=linear,
@@ -119,7 +126,7 @@ def evaluate(
         train_images=len(bank),
         val_images=len(queries),
         classes=len({*classes, *queries.labels}),
-        independent=tuple(independent(each, groups) for each in right),
+        independent=tuple(independent(each, queries.together) for each in right),
     )
     if target:
         write_table(target, columns_of(Accuracy, [*evaluation.rows()]))

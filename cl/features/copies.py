@@ -52,7 +52,19 @@ def brightness(picture: Picture.Image, rng: np.random.Generator) -> Picture.Imag
     return Picture.fromarray((np.asarray(picture, np.float32) * factor).clip(0, 255).astype(np.uint8))
 
 
-CHANGES: tuple[Change, ...] = (resized, recompressed, cropped, flipped, brightness)
+def resized_and_recompressed(picture: Picture.Image, rng: np.random.Generator) -> Picture.Image:
+    """Both, as messengers do."""
+    return recompressed(resized(picture, rng), rng)
+
+
+CHANGES: tuple[Change, ...] = (
+    resized,
+    recompressed,
+    resized_and_recompressed,
+    cropped,
+    flipped,
+    brightness,
+)
 
 
 def small(picture: Picture.Image) -> np.ndarray:
@@ -151,7 +163,7 @@ def agreement(images: np.ndarray, pairs: np.ndarray, count: Count = silent) -> n
     first, second = np.concatenate([pairs, pairs[:, ::-1]]).T
     order = first.argsort(kind="stable")
     blocks = np.split(order, 1 + np.flatnonzero(np.diff(first[order]))) if len(pairs) else []
-    with count(len(blocks), "images with possible copies") as report:
+    with count(len(blocks), "images, compared to find near copies (3 of 3)") as report:
         for rows in blocks:
             values[rows] = correlations(images[first[rows[0]]], images[second[rows]])
             report(1)

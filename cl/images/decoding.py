@@ -3,7 +3,9 @@
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
@@ -31,6 +33,7 @@ MAX_TILED_PIXELS = 2**30  # of an image cut into tiles: in RGB, Pillow then take
 Picture.MAX_IMAGE_PIXELS = None  # `opened` refuses with a remedy; Pillow would print a warning first
 MAX_SIDE = {"raw": 2**16 - 1, "jpeg": 65_500, "png": 2**31 - 1}  # pixels; limits of the index and the formats
 ORIENTATION = 274  # the EXIF tag
+EXIF, TAKEN = 0x8769, 36867  # the tags of a camera's data, and in these of the time
 NO_DATA = 42113  # GDAL's TIFF tag for the value of pixels without data
 NO_HEIC = "HEIC needs another package: run `pip install pillow-heif`"
 Levels = Mapping[str, tuple[float, float]]  # black and white pixel values of each deep mode
@@ -218,6 +221,16 @@ def exif_orientation(picture: Picture.Image) -> int:
     except Exception:  # damaged EXIF in an otherwise intact image
         return 1
     return orientation if orientation in range(1, 9) else 1
+
+
+def taken_at(file: Path) -> float:
+    """When a camera took the picture, in seconds by its own clock; NaN if the file does not say."""
+    try:
+        with Picture.open(file) as picture:
+            taken = picture.getexif().get_ifd(EXIF)[TAKEN]
+        return (datetime.strptime(taken, "%Y:%m:%d %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
+    except Exception:  # no file, no image or no time; damaged EXIF in an otherwise intact image
+        return float("nan")
 
 
 def has_several_frames(picture: Picture.Image) -> bool:

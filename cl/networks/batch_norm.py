@@ -86,6 +86,13 @@ BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, GroupBatchNorm)
 NORMS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
 
 
+def is_untrained(network: nn.Module) -> bool:
+    """Whether every bias of its normalisation layers is 0, as before the first step."""
+    biases = [layer.bias for layer in network.modules() if isinstance(layer, NORMS)]
+    known = [bias for bias in biases if bias is not None]
+    return bool(known) and not any(bias.any() for bias in known)
+
+
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
     """Give every batch norm in `module` this number of batch-norm groups; with 1 in one process, do nothing.
 

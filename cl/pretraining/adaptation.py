@@ -17,7 +17,7 @@ from cl.data.views import View
 from cl.features.correctness import all_same, check_different, correctness
 from cl.features.extraction import BATCH, Unit, extract, extract_views
 from cl.features.knn import nearest
-from cl.networks.batch_norm import NORMS
+from cl.networks.batch_norm import is_untrained
 from cl.runtime.machine import Machine
 from cl.statistics import PairedComparison, judge, separated
 
@@ -163,8 +163,7 @@ def check_start(backbone: nn.Module, train: Tensor) -> None:
     Raises:
         ValueError: it was never trained, or its features (N, D) of the training images are all the same.
     """
-    norms = [module for module in backbone.modules() if isinstance(module, NORMS) and module.bias is not None]
-    if norms and not any(norm.bias.any() for norm in norms):
+    if is_untrained(backbone):
         raise ValueError(
             "init has untrained weights: every bias of its normalisation layers is 0; give a trained "
             "encoder, or train one from scratch with recipe=own/small"

@@ -89,6 +89,31 @@ def test_equal_images_of_a_group_count_once(folder) -> None:
     assert found[1] - found[0] > 1.5 * (alone.high - alone.low)
 
 
+def test_bursts_are_held_out_together_unless_each_image_stands_alone(folder, capsys) -> None:
+    """Twenty-four bursts of five images, whose label only a burst tells; a column of groups replaces them."""
+    rng = np.random.default_rng(0)
+    write_features(
+        folder / "bursts.parquet",
+        rng.normal(size=(24, 48)).repeat(5, 0) + 0.3 * rng.normal(size=(120, 48)),
+        {},
+    )
+    birds = rng.permutation(np.arange(24) % 3)
+    rows = [(f"{n}.jpg", BIRDS[birds[n // 5]], f"g{n}") for n in range(120)]
+    write_labels(folder / "bursts.csv", [row[:2] for row in rows])
+    write_labels(folder / "alone.csv", rows)
+    found = classify("bursts.csv", features="bursts.parquet").quality
+    assert re.search(r"120 of 120 images are in about 2[1-5] bursts .*--ungrouped", capsys.readouterr().err)
+    alone, ungrouped = (
+        classify(labels, features="bursts.parquet", ungrouped=ungrouped).quality
+        for labels, ungrouped in (("alone.csv", False), ("bursts.csv", True))
+    )
+    assert "bursts" not in capsys.readouterr().err
+    assert alone == ungrouped
+    assert alone.accuracy > 90 > 60 > found.accuracy
+    low, high = found.interval
+    assert low < 100 / 3 < high
+
+
 def test_an_image_may_have_several_labels(folder) -> None:
     rows = [(f"{n}.jpg", f"{BIRDS[n % 3]};bird" if n % 2 else BIRDS[n % 3]) for n in range(60)]
     write_labels(folder / "several.csv", rows)

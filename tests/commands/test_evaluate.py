@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from unicodedata import normalize
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image as Picture
 
 import cl
 from cl.runtime.tables import write_csv
@@ -106,6 +108,30 @@ def test_images_of_a_group_and_equal_files_count_once(data, tmp_path) -> None:
     of = ("--encoder", data / "encoder.safetensors", "--to", tmp_path / "rows.csv")
     assert run_cl("evaluate", *words, *of).stdout.count("one group") == 3
     assert {(row["low"], row["high"]) for row in read_csv(tmp_path / "rows.csv")} == {("", "")}
+
+
+def test_a_burst_stays_on_one_side_and_one_group_cannot_be_held_out(data, tmp_path, capsys) -> None:
+    """Twenty bursts of three changed copies each."""
+    rng = np.random.default_rng(0)
+    for burst in range(20):
+        scene = rng.integers(0, 256, (5, 6, 3))
+        for number in range(3):
+            pixels = (scene + rng.integers(-8, 8, scene.shape)).clip(0, 255).astype(np.uint8)
+            folder = tmp_path / "bird" / ("robin", "wren")[burst % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            Picture.fromarray(pixels).resize((24, 20)).save(folder / f"{burst:02}_{number}.png")
+    options = {"encoder": data / "encoder.safetensors", "k": 1}
+    found, alone = (cl.evaluate(train=tmp_path / "bird", ungrouped=each, **options) for each in (False, True))
+    assert re.search(r"[56]\d of 60 images are in about \d+ bursts", capsys.readouterr().err)
+    assert found.knn < 80 < alone.knn
+    assert min(found.independent) < found.val_images
+    rows = [
+        (file.relative_to(tmp_path), file.parts[-2], "one") for file in sorted(tmp_path.glob("*/*/*.png"))
+    ]
+    write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
+    table = {"labels": tmp_path / "labels.csv"}
+    with pytest.raises(ValueError, match="all 60 images belong to one group, so none can be held out"):
+        cl.evaluate(train=tmp_path / "bird", **table, **options)
 
 
 def test_classes_that_training_lacks_are_named(data, tmp_path, capsys) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.memory import growth
 from cl.features import knn
-from cl.features.knn import classify, nearest, nearest_in_array, vote
+from cl.features.knn import classify, nearest, nearest_in_array
 
 MIB = 2**20
 
@@ -69,38 +69,12 @@ def test_it_equals_a_plain_loop(queries_each, rows_each, monkeypatch) -> None:
             assert predicted[i, j].tolist() == expected, (k, temperature)
 
 
-def test_five_points_by_hand() -> None:
-    """Angles of 0, 10 and 20 degrees belong to class 0, 25 and 90 to class 1; the query is at 24."""
-    angles = torch.tensor([0.0, 10.0, 20.0, 25.0, 90.0]).deg2rad()
-    bank, labels = torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([0, 0, 0, 1, 1])
-    at = torch.tensor([24.0]).deg2rad()
-    query = torch.stack([at.cos(), at.sin()], 1)
-    cosines = {angle: math.cos(math.radians(angle)) for angle in (1, 4, 14)}
-    weights = {angle: math.exp((cosine - cosines[1]) / 0.07) for angle, cosine in cosines.items()}
-    found = list(nearest(query, bank, 3))
-    assert found[0][2].tolist() == [[3, 2, 1]]
-    votes = vote(found[0][1], labels[found[0][2]], 2, 0.07)
-    torch.testing.assert_close(votes, torch.tensor([[weights[4] + weights[14], 1.0]]), rtol=1e-5, atol=0)
-    predicted = classify(query, bank, labels, 2, k=[1, 2, 3], temperature=[0.07])
-    assert predicted[:, 0, 0].tolist() == [1, 1, 0]
-
-
 def test_a_low_temperature_does_not_overflow() -> None:
     torch.manual_seed(0)
     queries, bank = l2_normalize(20, 8).float(), l2_normalize(500, 8).float()
     labels = torch.randint(0, 5, (500,))
     predicted = classify(queries, bank, labels, 5, k=[9], temperature=[0.001])
     assert torch.equal(predicted[0, 0], labels[(queries @ bank.T).argmax(1)])
-
-
-def test_a_bank_of_half_precision_gives_nearly_the_same() -> None:
-    torch.manual_seed(0)
-    queries, bank = l2_normalize(200, 32).float(), l2_normalize(2000, 32).float()
-    labels = torch.randint(0, 5, (2000,))
-    whole, half = (classify(queries, b, labels, 5, k=[20], temperature=[0.07]) for b in (bank, bank.half()))
-    assert (whole == half).float().mean() > 0.98
-    cosines = torch.cat([cosines for _, cosines, _ in nearest(queries, bank.half(), 20)])
-    torch.testing.assert_close(cosines, (queries @ bank.T).topk(20).values, rtol=0, atol=1e-3)
 
 
 def test_k_larger_than_the_bank_is_refused() -> None:
@@ -162,14 +136,6 @@ def test_of_equal_similarities_the_earlier_row_comes_first(rows_each, monkeypatc
 def test_nan_beside_ties_comes_first() -> None:
     x = torch.tensor([[1.0, 2.0, math.nan, 2.0, 2.0, 0.0]])
     assert knn.largest(x, 2)[1].tolist() == [[2, 1]]
-
-
-def test_a_memory_mapped_array_of_half_precision_gives_the_same(tmp_path) -> None:
-    bank = features(1000).astype(np.float16)
-    np.save(tmp_path / "bank.npy", bank)
-    mapped = np.load(tmp_path / "bank.npy", mmap_mode="r")
-    found, expected = (nearest_in_array(bank[:5], x, 3) for x in (mapped, bank.astype(np.float32)))
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_memory_for_arrays_grows_only_with_the_result(monkeypatch) -> None:

@@ -43,11 +43,6 @@ def test_intervals_stay_between_0_and_100() -> None:
     assert interval(99.0, 50, 3.0, 2).high == 100
 
 
-def test_intervals_that_touch_overlap() -> None:
-    assert Interval(1, 2).overlaps(Interval(2, 3))
-    assert not Interval(1, 2).overlaps(Interval(2.1, 3))
-
-
 def test_a_difference_of_independent_numbers_adds_in_quadrature() -> None:
     """Equal halves of 3 and 4 points give 5; the sides keep their own lengths."""
     ours = Estimate(60.0, 1.5, 5, Interval(57, 62), ("a",))

@@ -49,17 +49,22 @@ def test_an_interval_of_many_images_is_that_of_a_bootstrap() -> None:
     assert judge(scores(differences)).detectable == pytest.approx(2.8 * np.std(means), rel=0.05)
 
 
-@pytest.mark.parametrize("number", [None, 80])
-def test_neither_the_order_of_images_nor_which_encoder_comes_first_matters(number) -> None:
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("case", ["images", "groups", "sum of 0", "symmetric"])
+@pytest.mark.parametrize("seed", range(10))
+def test_neither_the_order_of_images_nor_which_encoder_comes_first_matters(seed, case) -> None:
+    rng = np.random.default_rng(seed)
     each = {name: rng.choice([0.0, 100], (300, 2)) for name in ("x", "y")}
-    order, groups = rng.permutation(300), number and rng.integers(0, number, 300)
+    if case == "sum of 0":
+        each = scores(np.repeat([100.0, -50, 0], [10, 20, 270]))
+    if case == "symmetric":
+        each = scores(np.repeat([100.0, -100, 0], [20, 20, 260]))
+    order, groups = rng.permutation(300), rng.integers(0, 80, 300) if case == "groups" else None
     found = judge(each, groups)
     shuffled = {name: rows[order] for name, rows in each.items()}
-    assert judge(shuffled, groups if number is None else groups[order]) == found
-    for row, mirrored in zip(
-        found.rows, judge({name: rows[:, ::-1] for name, rows in each.items()}, groups).rows, strict=True
-    ):
+    assert judge(shuffled, groups if groups is None else groups[order]) == found
+    other = judge({name: rows[:, ::-1] for name, rows in each.items()}, groups)
+    assert other.detectable == found.detectable
+    for row, mirrored in zip(found.rows, other.rows, strict=True):
         assert (mirrored.a, mirrored.b) == (row.b, row.a)
         assert (mirrored.difference, mirrored.low, mirrored.high) == (-row.difference, -row.high, -row.low)
 

@@ -15,6 +15,7 @@ from cl.features import logistic
 from cl.statistics import separated
 
 FOLDS, FEWEST, BINS = 5, 3, 15
+SHARED = 1 + FOLDS / (FOLDS - 1)  # larger variance of an accuracy, as the folds share images that train
 GRID = 10.0 ** np.arange(-1, 4)  # C of `logistic.fit`, for rows with a mean squared norm of 1
 USUAL = 300.0  # C, with temperature 1, where folds are too few to choose them
 ROUGH, PRECISE = 1e-4, 1e-8  # tolerances, for choosing C and for the head
@@ -252,11 +253,19 @@ def fit_temperature(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool
     return float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
 
 
-def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
-    """Expected calibration error in percent, in 15 bins of equal width (Guo et al. 2017, eq. 3).
+def calibration_error(
+    probabilities: np.ndarray, targets: np.ndarray, *, multilabel: bool, independent: float | None = None
+) -> float:
+    """Expected calibration error in percent, in 15 bins of equal width, less what few images add to it.
 
     It compares the largest probability of each image with whether that class is right; if `multilabel`, each
-    probability with whether the image has the label.
+    probability with whether the image has the label (Guo et al. 2017, eq. 3). Calibrated probabilities have
+    an error E0, too, as a bin's number of right images has the variance s^2 = sum p (1 - p): with a normal
+    distribution, the sum over bins of s sqrt(2 / pi), over N. As by the debiased estimators of Kumar et al.
+    2019 (Verified uncertainty calibration), squares are subtracted: sqrt(error^2 - E0^2), at least 0.
+
+    Args:
+        independent: how many independent images there are, if fewer than N; s^2 grows in proportion.
     """
     if multilabel:
         confidence, right = probabilities.ravel(), targets.ravel()
@@ -265,8 +274,12 @@ def calibration_error(probabilities: np.ndarray, targets: np.ndarray, *, multila
         confidence = np.take_along_axis(probabilities, first, 1)[:, 0]
         right = np.take_along_axis(targets, first, 1)[:, 0]
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(bins, confidence, BINS) - np.bincount(bins, right, BINS)
-    return float(100 * np.abs(gaps).sum() / len(confidence))
+    gaps = np.bincount(bins, confidence - right, BINS)
+    variances = np.bincount(bins, confidence * (1 - confidence), BINS)
+    if independent:
+        variances = variances * (len(targets) / independent)
+    squares = np.abs(gaps).sum() ** 2 - 2 / np.pi * np.sqrt(variances).sum() ** 2
+    return float(100 * np.sqrt(max(0.0, squares)) / len(confidence))
 
 
 def average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:

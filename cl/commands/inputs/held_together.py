@@ -1,4 +1,4 @@
-"""Images that are held out together: those of a group, and those with equal files."""
+"""Images that are held out together: those of a group, of a burst, and those with equal files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,8 @@ import numpy as np
 
 from cl.console.wording import counted
 from cl.features.copies import groups
+from cl.features.series import series
+from cl.images.decoding import taken_at
 from cl.shards.duplicates import UNREAD, as_array, copies, digest, digest_of
 
 
@@ -31,3 +33,28 @@ def held_together(names: Sequence[str], files: Sequence[Path]) -> tuple[np.ndarr
     }
     remarks = [f"{what}: {counted(number, 'images')}" for what, number in of_images.items() if number]
     return groups(len(files), np.concatenate(pairs)), remarks
+
+
+def with_bursts(
+    together: np.ndarray, features: Sequence[np.ndarray], files: Sequence[Path], labels: Sequence[str]
+) -> tuple[np.ndarray, list[str]]:
+    """The numbers (N,) of `held_together`, equal also for images of a burst; a remark if there are bursts.
+
+    Args:
+        features, labels: as `cl.features.series.series` takes them.
+        files: of the images; their names and the times in them propose which belong together.
+    """
+    times = np.array([taken_at(file) for file in files])
+    pairs = series(features, [str(file) for file in files], labels, times)
+    firsts = np.unique(together, return_index=True)[1][together]
+    connected = np.stack([firsts, np.arange(len(together))], axis=1)
+    sizes = np.bincount(groups(len(together), pairs))
+    bursts = sizes[sizes > 1]
+    if not len(bursts):
+        return together, []
+    remark = (
+        f"{bursts.sum()} of {counted(len(together), 'images')} are in about {counted(len(bursts), 'bursts')} "
+        "(by names, times and features), which are held out together and widen the intervals; give a column "
+        "group instead, or --ungrouped if each image stands alone"
+    )
+    return groups(len(together), np.concatenate([pairs, connected])), [remark]

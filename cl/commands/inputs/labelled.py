@@ -1,13 +1,13 @@
 """Labelled images with their features, and their division into training and validation images."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.held_together import digests, held_together
+from cl.commands.inputs.held_together import digests, held_together, with_bursts
 from cl.commands.inputs.labels import Labels, classes
 from cl.commands.inputs.listing import root_of
 from cl.commands.inputs.paths import Inputs, existing
@@ -29,6 +29,7 @@ class LabelledImages:
     features: (N, D).
     labels: (N,).
     groups: (N,), "" for an image without a group.
+    together: (N,), equal numbers for images of a group or burst, and for copies.
     """
 
     names: list[str]
@@ -36,6 +37,7 @@ class LabelledImages:
     features: np.ndarray
     labels: np.ndarray
     groups: np.ndarray
+    together: np.ndarray
 
     def __len__(self) -> int:
         return len(self.names)
@@ -49,6 +51,7 @@ class LabelledImages:
             self.features[positions],
             self.labels[positions],
             self.groups[positions],
+            self.together[positions],
         )
 
 
@@ -59,7 +62,9 @@ def read(
     *,
     labels: Labels | None,
     holdout: float,
+    ungrouped: bool,
     say: Callable[[str], object],
+    widths: Sequence[int] = (),
 ) -> tuple[LabelledImages, LabelledImages, int]:
     """The labelled training and validation images; how many of `val` were left out as copies of the former.
 
@@ -68,6 +73,8 @@ def read(
         embedded: gives the features of one of these.
         holdout: their share.
         labels: a table of labels; by default they are in the given tables, or are names of folders.
+        ungrouped: do not look for bursts.
+        widths: of the features of each encoder but the last, if there are several.
         say: is told which images and which rows of the table are left out, and which classes cannot be found.
 
     Raises:
@@ -79,11 +86,15 @@ def read(
     for images in (train, val):
         if images is not None and not labels:
             _check_classes(images)
-    bank = _labelled(train, labels, embedded, say)
-    if val is None:
-        bank, queries = _split(bank, holdout, say)
-    else:
-        queries = _labelled(val, labels, embedded, say)
+    sides = [_labelled(images, labels, embedded, say) for images in (train, val) if images is not None]
+    together, remarks = _together(sides, widths, ungrouped=ungrouped)
+    sides = [
+        replace(side, together=numbers)
+        for side, numbers in zip(sides, np.split(together, [len(sides[0])]), strict=False)
+    ]
+    for remark in remarks:
+        say(remark)
+    bank, queries = sides if len(sides) > 1 else _split(sides[0], holdout)
     for remark in labels.remarks() if labels else []:
         say(remark)
     if len({*bank.labels}) == 1:
@@ -99,6 +110,11 @@ def read(
             f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
         )
     queries, known = queries.at(new), {*bank.labels.tolist()}
+    if shared := int(np.isin(queries.together, bank.together).sum()):
+        say(
+            f"warning: {counted(shared, 'validation images')} are in a burst or group with training images, "
+            "which makes results too good; hold out whole ones"
+        )
     for remark in similar(sorted(known.union(queries.labels.tolist()))):
         say(remark)
     if unknown := [label for label in queries.labels.tolist() if label not in known]:
@@ -147,26 +163,42 @@ def _labelled(
     if unlabelled := int((~labelled).sum()):
         say(f"left out {counted(unlabelled, 'images')} without a label")
     labels, groups = np.array([label or ("", "") for label in known]).T
-    return LabelledImages(names, files, np.concatenate(features), labels, groups).at(labelled)
+    every = np.concatenate(features)
+    return LabelledImages(names, files, every, labels, groups, np.arange(len(every))).at(labelled)
 
 
-def _split(
-    images: LabelledImages, share: float, say: Callable[[str], object]
-) -> tuple[LabelledImages, LabelledImages]:
-    """Training images and held-out ones, by a hash of names or groups; groups and copies stay together.
+def _together(
+    sides: Sequence[LabelledImages], widths: Sequence[int], *, ungrouped: bool
+) -> tuple[np.ndarray, list[str]]:
+    """Equal numbers for images of all sides that belong together; remarks. Given groups replace bursts."""
+    groups, files, labels = (
+        [each for side in sides for each in getattr(side, name)] for name in ("groups", "files", "labels")
+    )
+    together, remarks = held_together(groups, files)
+    if ungrouped or any(groups):
+        return together, remarks
+    features = np.split(np.concatenate([side.features for side in sides]), np.cumsum(widths), axis=1)
+    together, bursts = with_bursts(together, features, files, labels)
+    return together, remarks + bursts
+
+
+def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, LabelledImages]:
+    """Training images and held-out ones, by a hash of names or groups; what belongs together stays together.
 
     Each class keeps for training what would be held out last.
     """
-    together, remarks = held_together(images.groups.tolist(), images.files)
-    for remark in remarks:
-        say(remark)
-    firsts = np.unique(together, return_index=True)[1][together]
+    firsts = np.unique(images.together, return_index=True)[1][images.together]
     keys = [str(images.groups[first]) or images.names[first] for first in firsts]
     share = share_of_few(set(keys), share)
     kept = last_of_classes(
         (label, number_of(key), key) for label, key in zip(images.labels, keys, strict=True)
     )
     held = np.array([key not in kept and held_out(key, share) for key in keys])
+    if len({*keys}) == 1:
+        raise ValueError(
+            f"all {counted(len(held), 'images')} belong to one group, so none can be held out; give images "
+            "of other groups, or other images with val"
+        )
     if held.all() or not held.any():
         raise ValueError(
             f"holdout={share} of {counted(len(held), 'images')} leaves {(~held).sum()} training and "

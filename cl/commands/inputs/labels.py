@@ -183,6 +183,7 @@ class Targets:
     targets: (N, C) bool; a row without a label is all False.
     groups: (N,) int64, equal for images that are held out together, -1 for an image without a label; None:
         images are independent.
+    has_groups: whether the table has groups.
     remarks: what the user should know.
     """
 
@@ -191,6 +192,7 @@ class Targets:
     targets: np.ndarray
     groups: np.ndarray | None
     remarks: list[str]
+    has_groups: bool = False
 
     @property
     def multilabel(self) -> bool:
@@ -237,4 +239,4 @@ def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
     groups[labelled], copies = held_together(
         [rows[row][1] for row in labelled], [root / names[row] for row in labelled]
     )
-    return Targets(names, classes, targets, groups, remarks + copies)
+    return Targets(names, classes, targets, groups, remarks + copies, labels.has_groups)

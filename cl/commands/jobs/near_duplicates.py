@@ -151,7 +151,7 @@ def _made_copies(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features (S kinds, D) and small versions (S kinds, SIDE, SIDE) of copies of S images, by image."""
     features, small = [], []
-    with count(len(paths), "images to copy with changes") as report:
+    with count(len(paths), "images, changed to find near copies (2 of 3)") as report:
         for path in paths:
             picture = _shrunk(Picture.fromarray(encoder.transform.decoded(path)))
             made = [change(picture, rng) for change in copies.CHANGES]
@@ -208,7 +208,7 @@ def _read(paths: Sequence[Path], transform: Transform, small: np.ndarray, count:
     arrays = [ring.Array((copies.SIDE, copies.SIDE), np.uint8)]
     workers = min(MOST_WORKERS, max(1, cores() - 1)) if len(paths) > FEW else 0
     filled = ring.filled(fill, batches, lambda batch: min(BATCH, len(paths) - batch * BATCH), arrays, workers)
-    with count(len(paths), "images to read") as report:
+    with count(len(paths), "images, read to find near copies (1 of 3)") as report:
         for batch, (images,) in zip(batches, filled, strict=True):
             small[batch * BATCH : batch * BATCH + len(images)] = images
             report(len(images))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 FILE = ".safetensors"  # of a classifier
 COLUMNS = 20  # classes with a column each
 LINES = 12  # classes on the screen
-FEW = 200  # labelled images that overstate the calibration error
 WIDTH = 36  # of a class's name
 LIKELY = 0.5  # probability of a predicted label, where an image may have several
 
@@ -28,11 +27,11 @@ class Quality:
 
     images: number of labelled images.
     accuracy: images whose likeliest class is right; None if images have several labels.
-    interval: the ends of the accuracy's 95 % interval, wider where images belong to groups.
+    interval: the ends of the accuracy's 95 % interval, wider where images belong to groups or bursts.
     majority: images of the most frequent class.
     mean_average_precision: None if images have one label.
     by_class: number of images and accuracy, or average precision, of each class.
-    calibration_error: the expected calibration error before and after temperature scaling.
+    calibration_error: before and after temperature scaling, without the bias of few images.
     regularisation: C of `cl.features.logistic.fit`, and of scikit-learn's LogisticRegression.
     """
 
@@ -149,8 +148,7 @@ def _measured(quality: Quality) -> Iterator[str]:
         yield f"accuracy               {quality.accuracy:5.1f} %{within}, of held-out images"
         yield f"always the same class  {quality.majority:5.1f} %"
     before, after = quality.calibration_error
-    few = "; few labels overstate it" if quality.images < FEW else ""
-    yield f"calibration error      {after:5.1f} % ({before:.1f} % before scaling{few})"
+    yield f"calibration error      {after:5.1f} % ({before:.1f} % before scaling)"
 
 
 def _compared(comparison: "FinetuningComparison") -> str:

@@ -1,0 +1,120 @@
+"""Images that belong together: bursts, frames of a video, shots of one object, near copies.
+
+Names and times only propose pairs; the features decide, measured by the similarities within the set itself.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cl.features.knn import nearest_in_array
+
+REACH = 3  # proposed pairs are at most so many places apart
+FEWEST = 6  # images of a label that show which similarities are usual
+WRONG = 0.005  # of the accepted pairs, the expected share of images that do not belong together
+NEIGHBOURS, NEARER = 16, 1 / 3  # a near copy is at most a third as far away as images that are none
+ROUNDING = 1e-3  # of distances
+
+DIGITS = re.compile(r"(\d+)")
+
+
+def series(
+    features: Sequence[np.ndarray],
+    names: Sequence[str],
+    labels: Sequence[str],
+    times: np.ndarray | None = None,
+) -> np.ndarray:
+    """(m, 2): pairs of images that belong together; `cl.features.copies.groups` connects them.
+
+    Images at most three places apart by name, or by time, are proposed. A pair is accepted if its features
+    are more similar than those of nearly all pairs of one label that are far apart, by half the label's
+    images, and so rarely belong together. The threshold lets 0.5 % of the accepted pairs be wrong (Benjamini
+    and Hochberg 1995, with the distant pairs as null distribution). So independent images in any order hardly
+    give a pair, also if labels are in order. Near copies are found wherever they are: all are at most a third
+    as far from an image as the next one.
+
+    Args:
+        features: (N, D) of one encoder or of several, which count equally.
+        names: paths, which sort like frames: 9 before 10.
+        labels: of the images, or their folders; within one, names tell nothing about independent images.
+        times: (N,) in seconds, NaN if unknown.
+    """
+    rows = [_unit(each) for each in features]
+    orders = [np.array(sorted(range(len(names)), key=lambda image: _natural(names[image])), int)]
+    if times is not None:
+        known = np.flatnonzero(np.isfinite(times))
+        orders.append(known[times[known].argsort(kind="stable")])
+    codes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    found = [_similar_neighbours(rows, order, codes[order]) for order in orders]
+    found += [_near_copies(np.concatenate(rows, axis=1))]
+    return np.unique(np.sort(np.concatenate(found), axis=1), axis=0)
+
+
+def _unit(features: np.ndarray) -> np.ndarray:
+    """The centred rows with length 1."""
+    rows = features.astype(np.float32) - features.mean(0, dtype=np.float64).astype(np.float32)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in DIGITS.split(name)]
+
+
+def _similar_neighbours(rows: list[np.ndarray], order: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The accepted pairs (m, 2) of images that are close in this order (n,), which have these labels (n,)."""
+    sums, counts = np.zeros(len(labels)), np.zeros(len(labels))
+    far = [pair for label in np.unique(labels) for pair in _far_apart(np.flatnonzero(labels == label))]
+    if not far:
+        return np.empty((0, 2), int)
+    distant = np.concatenate(far)
+    usual = _similarity(rows, order[distant])
+    for column in distant.T:
+        sums += np.bincount(column, usual, len(labels))
+        counts += np.bincount(column, minlength=len(labels))
+    close = np.concatenate(
+        [np.stack([at := np.arange(len(order) - k), at + k], 1) for k in range(1, REACH + 1)]
+    )
+    close = close[(counts[close] > 0).all(1)]
+    means = sums / np.maximum(counts, 1)
+    scores = _similarity(rows, order[close]) - means[close].mean(1)
+    without = (sums[distant] - usual[:, None]) / np.maximum(counts[distant] - 1, 1)
+    return order[close[scores > _threshold(scores, usual - without.mean(1))]]
+
+
+def _far_apart(members: np.ndarray) -> Iterator[np.ndarray]:
+    """Pairs of one label's images, in order, that are about half of them apart, in both directions."""
+    count = len(members)
+    width = max(1, min(16, count // 8))
+    if count >= FEWEST:
+        for offset in range(count // 2 - width, count // 2 + width + 1):
+            yield np.stack([members, np.roll(members, offset)], axis=1)
+
+
+def _threshold(scores: np.ndarray, null: np.ndarray) -> float:
+    """The score above which WRONG of the scores are expected to be of the null distribution."""
+    ranked, null = np.sort(scores)[::-1], np.sort(null)
+    above = 1 + len(null) - np.searchsorted(null, ranked)
+    expected = len(scores) * above / (len(null) + 1)
+    fits = np.flatnonzero(expected <= WRONG * np.arange(1, len(scores) + 1))
+    return float(np.nextafter(ranked[fits[-1]], -np.inf)) if len(fits) else np.inf
+
+
+def _similarity(rows: list[np.ndarray], pairs: np.ndarray) -> np.ndarray:
+    """(m,): the cosine of each pair (m, 2), a mean over the encoders."""
+    first, second = pairs.T
+    return np.mean([np.einsum("nd,nd->n", each[first], each[second], dtype=np.float64) for each in rows], 0)
+
+
+def _near_copies(rows: np.ndarray) -> np.ndarray:
+    """Pairs (m, 2) of images that are each among the near copies of the other."""
+    k = min(NEIGHBOURS + 2, len(rows))
+    cosines, positions = nearest_in_array(rows, rows, k)
+    distances = np.sqrt(2 - 2 * cosines.clip(max=1))
+    is_gap = distances[:, :-1] + ROUNDING < NEARER * distances[:, 1:]
+    count = np.where(is_gap, np.arange(1, k), 0).max(1, initial=0)  # with the image itself
+    image, column = np.nonzero(np.arange(k) < count[:, None])
+    pairs = np.stack([image, positions[image, column]], axis=1)
+    numbers = pairs @ [len(rows), 1]
+    mutual = np.isin(pairs[:, ::-1] @ [len(rows), 1], numbers) & (pairs[:, 0] < pairs[:, 1])
+    return pairs[mutual]
