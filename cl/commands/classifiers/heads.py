@@ -275,9 +275,8 @@ def calibration_error(
         right = np.take_along_axis(targets, first, 1)[:, 0]
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.bincount(bins, confidence - right, BINS)
-    variances = np.bincount(bins, confidence * (1 - confidence), BINS)
-    if independent:
-        variances = variances * (len(targets) / independent)
+    inflation = len(targets) / independent if independent else 1.0
+    variances = inflation * np.bincount(bins, confidence * (1 - confidence), BINS)
     squares = np.abs(gaps).sum() ** 2 - 2 / np.pi * np.sqrt(variances).sum() ** 2
     return float(100 * np.sqrt(max(0.0, squares)) / len(confidence))
 
