@@ -6,20 +6,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as Picture
-from scipy.special import logit
-from sklearn.metrics import average_precision_score, log_loss
+from sklearn.metrics import log_loss
 
 import cl
 from cl.commands.classifiers import finetuning
 from cl.commands.classifiers.heads import train
 from cl.commands.classify import classify
 from cl.commands.inputs.labels import Targets
-from cl.encoders import encoder as encoders
 from cl.networks import backbones
 from cl.networks.backbones.timm import Config
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
-from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.resnets import TRANSFORM
 from tests.support.stages import run_cl
 
 CONFIG = Config(kind="timm", name="test_efficientnet", size=32, pool=None, drop_path=0, checkpointing=False)
@@ -102,15 +100,6 @@ def test_the_comparison_counts_groups() -> None:
     assert finetuning._compared(copies, *np.log(both).repeat(3, 1)).error == pytest.approx(found.error)
 
 
-def test_the_comparison_sums_over_labels() -> None:
-    rng = np.random.default_rng(0)
-    targets, both = rng.random((20, 3)) < 0.5, rng.random((2, 20, 3))
-    found = finetuning._compared(Targets([], [], targets, None, []), *logit(both))
-    each = [sum(log_loss(targets[:, c], p[:, c]) for c in range(3)) for p in both]
-    assert found.log_loss == pytest.approx(each)
-    assert found.accuracy == pytest.approx([100 * average_precision_score(targets, p) for p in both])
-
-
 def test_the_heads_of_the_folds_give_the_held_out_probabilities() -> None:
     rng = np.random.default_rng(0)
     features, targets = rng.normal(size=(30, 5)), np.eye(3, dtype=bool)[np.arange(30) % 3]
@@ -120,14 +109,6 @@ def test_the_heads_of_the_folds_give_the_held_out_probabilities() -> None:
         np.testing.assert_allclose(
             head.probabilities(features[rows]), trained.calibrated[rows], rtol=1e-4, atol=1e-6
         )
-
-
-def test_a_saved_encoder_is_the_same(tmp_path) -> None:
-    save_encoder(tmp_path / "resnet.safetensors")
-    loaded = encoders.load(str(tmp_path / "resnet.safetensors"))
-    encoders.save(loaded, tmp_path / "again.safetensors")
-    again = encoders.load(str(tmp_path / "again.safetensors"))
-    assert (again.sha256, again.transform, again.records_size) == (loaded.sha256, loaded.transform, True)
 
 
 def test_mistakes_are_told_before_anything_is_embedded(folder) -> None:
