@@ -42,10 +42,12 @@ def main() -> None:
     here = command.find_machine(params)
     pretraining.warn(params, progress)
     params, bank, queries = locations.data(params, progress.say)
+    params = pretraining.settle(params, here, len(bank))
     check_data(params, bank, queries)
     weights = pretraining.load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
         results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
+        results.notes |= {"precision": here.precision, "compiled": params.optim.compile}
         checkpoints = run.checkpoints()
         task, optimizer, data = pretraining.prepare(params, here, bank, weights)
         tested = adaptation(params, task, data, queries)
@@ -115,6 +117,7 @@ def _introduction(params: Params, data: TrainSet, queries: Reader, here: Machine
         f"({data.plan.samples % data.plan.batch_size} left out of each epoch), views of {sizes} px, "
         f"evaluated at {params.dataset.crop} px, batch {params.optim.batch_size}, learning rate "
         f"{params.optim.peak_lr:.4g}, on {data.plan.ranks} x {here.device.type} in {here.precision}"
+        + (", compiled" if params.optim.compile else "")
     )
     if images := len(queries.labelled):
         monitor = params.optim.monitor

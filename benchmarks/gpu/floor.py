@@ -32,11 +32,12 @@ def main(recipe: str, overrides: tuple[str, ...], gpu: str, gpus: int) -> None:
 def lines(params: Params, name: str, gpus: int) -> Iterator[str]:
     """Bounds for `gpus` GPUs of the kind `name`."""
     card, size = GPUS[name], params.optim.batch_size
+    precision = "bf16" if params.precision == "auto" else params.precision
     gpu = trace(params, gpus)
     seconds = gpu.floor(card)
     read_and_written = sum(each.bytes for each in gpu.operations) / 1e9
     yield (
-        f"calculated for {gpus} x {name} in {params.precision}: a bound, not a measurement, as if every "
+        f"calculated for {gpus} x {name} in {precision}: a bound, not a measurement, as if every "
         "operation ran at the card's best rate, and augmentation, launches and exchanges took no time"
     )
     rate = float(f"{size / seconds:.3g}")

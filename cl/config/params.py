@@ -13,7 +13,7 @@ from cl.networks.backbones import BackboneConfig
 from cl.networks.batch_norm import has_batch_norm
 from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
-from cl.runtime.machine import Precision
+from cl.runtime.machine import PrecisionChoice
 from cl.runtime.registry import config_of
 from cl.sources import Source
 from cl.training import optim
@@ -28,7 +28,8 @@ class PretrainingOptim(optim.Config):
     least_steps: with few images of your own, `epochs` is raised to at least this number of steps.
     microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if its
         activations do not fit in memory; the gradient equals the gradient of the whole batch.
-    compile: run the encoder through torch.compile, which takes minutes to start.
+    compile: run the encoder through torch.compile, which takes minutes to start; auto: in a long training of
+        large views on a GPU, if there is a compiler.
     cropping: where images are decoded and cropped: in data workers, or on the training device
         (`cl.data.device_crops`), where pixels differ by rounding, and on a GPU by its JPEG decoder.
     keep_every: the method is kept after every `keep_every`-th epoch, for analyses; null: only after the last.
@@ -39,7 +40,7 @@ class PretrainingOptim(optim.Config):
     lr_scale_1d: float = Field(gt=0)
     least_steps: int | None = Field(gt=0)
     microbatches: int = Field(gt=0)
-    compile: bool
+    compile: bool | Literal["auto"]
     cropping: Literal["workers", "device"]
     keep_every: int | None = Field(None, gt=0)
     monitor: monitor.Config
@@ -102,7 +103,7 @@ class Params(BaseConfig):
     temperature: float | None = Field(gt=0)
     loss: Annotated[SerializeAsAny[LossConfig], config_of("losses")]
     optim: PretrainingOptim
-    precision: Precision
+    precision: PrecisionChoice
     deterministic: bool
     bn_group: Literal["global"] | int = Field(description="images that share batch statistics")
     evaluations: dict[str, Annotated[SerializeAsAny[BaseModel], config_of("evaluations")]]

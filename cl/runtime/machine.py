@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from cl.runtime.cores import share_of_cores
 
 Precision = Literal["fp32", "tf32", "bf16"]
+PrecisionChoice = Literal["auto"] | Precision
 M = TypeVar("M", bound=nn.Module)
 MOST_WORKERS = 16  # data workers per process
 # Threads of an operation on the CPU, such as a copy to pinned memory. More would spin for milliseconds
@@ -105,12 +106,13 @@ def default_device() -> torch.device:
     return torch.device("cuda" if gpus() else "cpu")
 
 
-def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True) -> Machine:
+def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool = True) -> Machine:
     """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, up to 16.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
 
     Args:
+        precision: auto is bf16 on a GPU that computes in it, and else fp32.
         fixed_shapes: images have few sizes, so it pays that cuDNN tries its algorithms on each.
 
     Raises:
@@ -119,6 +121,8 @@ def find(precision: Precision, *, deterministic: bool, fixed_shapes: bool = True
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     found = gpus()
+    if precision == "auto":
+        precision = "bf16" if found and not slow_bf16() else "fp32"
     if precision == "tf32" and not found:
         raise ValueError("precision=tf32 needs an NVIDIA GPU, and none is available; choose fp32")
     if found and processes > found:

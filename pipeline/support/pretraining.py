@@ -19,7 +19,7 @@ from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.methods import BaseMethod, Setup
-from cl.networks import backbones
+from cl.networks import backbones, patches
 from cl.networks.passes import compile_forward, encode_in_microbatches, encoders
 from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.task import PretrainingTask
@@ -35,6 +35,9 @@ from pipeline.support import locations, outputs, provenance
 if TYPE_CHECKING:
     from cl.data.device_crops import DeviceTrainSet
 
+# For `optim.compile=auto`: pixels of the largest view; images in all epochs, about 5 minutes of a ResNet-50.
+COMPILED_SIZE, COMPILED_IMAGES = 96, 1_000_000
+
 
 def warn(params: Params, progress: Progress) -> None:
     """Say what is unusual about the parameters, and what later stages will need."""
@@ -42,6 +45,21 @@ def warn(params: Params, progress: Progress) -> None:
         progress.say("precision=bf16 is emulated here, many times slower than fp32: choose precision=fp32")
     for sentence in (*warnings(params), *locations.missing(params.transfers)):
         progress.say(sentence)
+
+
+def settle(params: Params, here: Machine, images: int) -> Params:
+    """The parameters with `optim.compile` true or false: auto is true where compiling saves time.
+
+    Args:
+        images: number of training images.
+    """
+    if params.optim.compile != "auto":
+        return params
+    large = max(view.size for view in params.views.values()) >= COMPILED_SIZE
+    long = images * params.optim.epochs >= COMPILED_IMAGES
+    whole = getattr(params.patches, "stage", None) not in patches.STITCHED
+    pays = here.device.type == "cuda" and large and long and whole and bool(shutil.which(_compiler()))
+    return params.model_copy(update={"optim": params.optim.model_copy(update={"compile": pays})})
 
 
 def load_start(params: Params) -> Start:
@@ -83,7 +101,7 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
         start.load_backbone(backbone, params.backbone)
     setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
-    if params.optim.compile:
+    if params.optim.compile is True:
         compile_encoders(method)
     encode_in_microbatches(method, params.optim.microbatches)
     loss = module_of("losses", params.loss.kind)
@@ -102,14 +120,17 @@ def _check_microbatches(params: Params) -> None:
 
 def compile_encoders(method: BaseMethod) -> None:
     """Run each backbone through torch.compile, as a whole."""
-    compiler = os.environ.get("CXX", "g++")
-    if not shutil.which(compiler):
+    if not shutil.which(_compiler()):
         raise ValueError(
-            f"optim.compile=true needs a C++ compiler, and {compiler} was not found; install one "
+            f"optim.compile=true needs a C++ compiler, and {_compiler()} was not found; install one "
             "(in the image: build it with WITH_COMPILER=1), or choose optim.compile=false"
         )
     for network in encoders(method):
         compile_forward(network)
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "g++")
 
 
 def cropped(

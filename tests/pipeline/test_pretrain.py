@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.parameters import parameters
 from cl import config
 from cl.objective.batch import Batch
 from cl.runtime import files
+from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
 from pipeline.composition.compose import write
-from pipeline.support import runs
+from pipeline.support import pretraining, runs
 from pipeline.support.pretraining import build
 from tests.support.stages import Stage, answers
 from tests.support.training import newest_step
@@ -224,6 +226,28 @@ def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_pat
     assert process.returncode == 0, output
     assert "continuing after step" in output
     assert_equal(prepared, finished)
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "images", "cut", "compiler", "compiled"),
+    [
+        ("cuda", 224, 10**6, "whole", "python", True),
+        ("cpu", 224, 10**6, "whole", "python", False),
+        ("cuda", 64, 10**6, "whole", "python", False),
+        ("cuda", 224, 10**5, "whole", "python", False),
+        ("cuda", 224, 10**6, "drawn patches.stage=stage1 method=simsiam", "python", False),
+        ("cuda", 224, 10**6, "whole", "no-such-compiler", False),
+    ],
+)
+def test_encoders_are_compiled_where_it_pays(
+    device, size, images, cut, compiler, compiled, monkeypatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    params = parameters(f"views.random.size={size}", "optim.epochs=1", *f"patches={cut}".split())
+    gpu = Machine(torch.device(device), 0, "bf16")
+    assert pretraining.settle(params, gpu, images).optim.compile is compiled
+    chosen = parameters("optim.compile=false")
+    assert pretraining.settle(chosen, gpu, images) is chosen
 
 
 def test_a_missing_compiler_is_named(params, here, monkeypatch) -> None:

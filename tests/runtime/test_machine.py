@@ -135,6 +135,16 @@ def test_cudnn_tries_its_algorithms_where_shapes_repeat(deterministic, fixed_sha
     assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
+@pytest.mark.parametrize(
+    ("cards", "emulated", "chosen"), [(1, False, "bf16"), (1, True, "fp32"), (0, False, "fp32")]
+)
+def test_the_precision_is_bf16_on_gpus_that_compute_in_it(cards, emulated, chosen, monkeypatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: cards)
+    monkeypatch.setattr(machine, "slow_bf16", lambda: emulated)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    assert machine.find("auto", deterministic=False).precision == chosen
+
+
 def test_fused_kernels_are_for_gpus_that_can_compile_them(monkeypatch) -> None:
     monkeypatch.setenv("CL_FUSED", "1")
     assert machine.fused_kernels()

@@ -11,7 +11,7 @@ from cl.config import Params
 from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.report.paper_tables import IMAGES
-from cl.runtime.machine import Machine
+from cl.runtime.machine import Machine, Precision
 from cl.training import optim
 from pipeline.support import pretraining
 
@@ -31,11 +31,11 @@ def trace(params: Params, gpus: int = 1) -> FakeGpu:
     size = params.optim.batch_size
     if size % gpus:
         raise ValueError(f"optim.batch_size={size} must be a multiple of the {gpus} GPUs")
-    settings = params.optim.model_copy(update={"compile": False})
-    params = params.model_copy(update={"optim": settings})
-    gpu = FakeGpu("fp32" if params.precision == "fp32" else "tf32")
+    precision: Precision = "bf16" if params.precision == "auto" else params.precision
+    params = params.model_copy(update={"optim": params.optim.model_copy(update={"compile": False})})
+    gpu = FakeGpu("fp32" if precision == "fp32" else "tf32")
     with pretended_ranks(gpus) if gpus > 1 else nullcontext(), gpu:
-        task = pretraining.build(params, Machine(GPU, 0, params.precision), images_of(params) or SOME).train()
+        task = pretraining.build(params, Machine(GPU, 0, precision), images_of(params) or SOME).train()
         optimizer = pretraining.optimizer(params, task)
         for step in range(STEPS):
             gpu.clear()
