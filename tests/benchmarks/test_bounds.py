@@ -26,7 +26,7 @@ def test_the_bounds_of_a_recipe_with_overrides() -> None:
     arguments = ["dcl/table3_cifar10", "backbone=resnet18_small", "optim.batch_size=8"]
     result = CliRunner().invoke(floor.main, [*arguments, "--gpu", "a100", "--gpus", "2"])
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("calculated for 2 x a100 in fp32: a bound, not a measurement")
+    assert result.output.startswith("calculated for 2 x a100 in bf16: a bound, not a measurement")
     found = dict(line.split(": ", 1) for line in result.output.splitlines())
     milliseconds, images, rate = (float(x) for x in re.findall(r"\d+\.?\d*", found["step"]))
     assert (images, rate) == (8, pytest.approx(8000 / milliseconds, rel=0.02))
