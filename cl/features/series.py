@@ -14,7 +14,6 @@ REACH = 3  # proposed pairs are at most so many places apart
 FEWEST = 6  # images of a label that show which similarities are usual
 WRONG = 0.005  # of the accepted pairs, the expected share of images that do not belong together
 NEIGHBOURS, NEARER = 16, 1 / 3  # a near copy is at most a third as far away as images that are none
-ROUNDING = 1e-3  # of distances
 
 DIGITS = re.compile(r"(\d+)")
 
@@ -111,7 +110,7 @@ def _near_copies(rows: np.ndarray) -> np.ndarray:
     k = min(NEIGHBOURS + 2, len(rows))
     cosines, positions = nearest_in_array(rows, rows, k)
     distances = np.sqrt(2 - 2 * cosines.clip(max=1))
-    is_gap = distances[:, :-1] + ROUNDING < NEARER * distances[:, 1:]
+    is_gap = distances[:, :-1] < NEARER * distances[:, 1:]
     count = np.where(is_gap, np.arange(1, k), 0).max(1, initial=0)  # with the image itself
     image, column = np.nonzero(np.arange(k) < count[:, None])
     pairs = np.stack([image, positions[image, column]], axis=1)

@@ -105,6 +105,15 @@ def test_a_damaged_file_gives_a_sentence_or_finite_numbers(saved) -> None:
     assert len(refused) == 5
 
 
+@pytest.mark.parametrize("temperature", [0, -1, 1e-300, 1e308, math.nan])
+def test_a_temperature_that_was_not_fitted_is_refused(saved, temperature) -> None:
+    tensors, metadata = load_tensors(saved[1])
+    about = json.loads(metadata["classifier"]) | {"temperature": temperature}
+    save_tensors(tensors, saved[1], {"classifier": json.dumps(about)})
+    with pytest.raises(ValueError, match=r"safetensors .*temperature.* found"):
+        load(saved[1])
+
+
 def test_another_file_is_refused(tmp_path) -> None:
     save_tensors({"conv1.weight": torch.ones(1)}, tmp_path / "encoder.safetensors")
     with pytest.raises(ValueError, match=r"encoder\.safetensors is not a classifier.*cl classify --save"):
