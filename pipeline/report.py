@@ -12,7 +12,7 @@ from rich.console import Console
 from cl.config import read
 from cl.config.params import Transfer
 from cl.console.wording import counted
-from cl.report.experiments import Experiment, changed_params, distinct, result_names
+from cl.report.experiments import changed_params, distinct, result_names
 from cl.report.files import ResultFiles
 from cl.report.page import render
 from cl.report.summary import page, table
@@ -33,11 +33,15 @@ REPORT, SUMMARY = Path("report"), Path("summary")
 def main(everything: bool, printed: bool) -> None:
     """Write index.html and tables.md to report/, from params.yaml and results/; or with --all to summary/."""
     if everything or printed:
-        experiments = finished()
+        say = command.progress("report").say
+        experiments = distinct(collect(say))
+        if not experiments:
+            raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
         if printed:
             Console().print(table(experiments))
         if everything:
-            summarise(experiments)
+            _publish(SUMMARY, *page(experiments, functools.cache(lambda run: compose(run.split())), title))
+            say(f"{counted(len(experiments), 'experiments')}: {SUMMARY}/index.html, {SUMMARY}/tables.md")
         return
     params = command.params()
     values = params.model_dump(mode="json")
@@ -87,22 +91,6 @@ def _check(params: dict[str, Any]) -> None:
                 f"{command.RESULTS}/{name} was made with another {changed[0]} than that of params.yaml: "
                 "run `dvc repro`, which makes the results of params.yaml"
             )
-
-
-def finished() -> list[Experiment]:
-    """All finished experiments of the repository; raises ValueError if there are none."""
-    experiments = distinct(collect(command.progress("report").say))
-    if not experiments:
-        raise ValueError("no experiment has finished here yet; run one first: dvc exp run")
-    return experiments
-
-
-def summarise(experiments: list[Experiment]) -> None:
-    """Write the summary of these experiments, with the papers' tables."""
-    html, markdown = page(experiments, functools.cache(lambda run: compose(run.split())), title)
-    _publish(SUMMARY, html, markdown)
-    count = counted(len(experiments), "experiments")
-    command.progress("report").say(f"{count}: {SUMMARY}/index.html, {SUMMARY}/tables.md")
 
 
 def title(stage: str, values: dict[str, Any]) -> str:

@@ -100,7 +100,7 @@ class Adaptation:
         if groups < len(images):
             known += f" of {counted(groups, 'groups')}"
         few = "; hold out 100 or more (dataset.holdout), or expect the start back" if groups < 100 else ""
-        return f"{known}, which hardly tell differences below {smallest:.1f} points{few}"
+        return f"{known}, which can hardly show differences below {smallest:.1f} points{few}"
 
     def keep_better(self, seed: int) -> Outcome:
         """Compare the encoders, and leave the better one in the backbone; a collapsed one is worse."""

@@ -40,6 +40,7 @@ IRRELEVANT = (
     "dataset.shard_images",
     "dataset.verify",
 )
+LOSSLESS = [("dataset.encode", "copy"), ("dataset.encode", "raw")]  # the same pixels
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,11 @@ def settings(params: dict[str, Any], groups: Iterable[str] = PRETRAINING) -> dic
     """The parameters that results depend on, by dotted path, without nulls and the seed."""
     chosen = flatten({group: params.get(group) for group in groups})
     irrelevant = tuple(f"{path}." for path in IRRELEVANT)
-    return {key: value for key, value in chosen if value is not None and not f"{key}.".startswith(irrelevant)}
+    return {
+        key: value
+        for key, value in chosen
+        if value is not None and not f"{key}.".startswith(irrelevant) and (key, value) not in LOSSLESS
+    }
 
 
 def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any] | None:

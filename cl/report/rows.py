@@ -6,7 +6,7 @@ from cl.report.experiments import GROUPS
 from cl.report.files import ResultFiles
 from cl.report.pairs import chance, paired
 from cl.runtime.metric_info import Measurement
-from cl.statistics import Estimate, Interval, estimate
+from cl.statistics import FEWEST, Estimate, Interval, estimate
 
 HEADINGS = {"evaluate": "Evaluation", "transfer": "Detection transfer"}
 Cell = Estimate | str  # a number, or why it is missing
@@ -134,7 +134,7 @@ def _gain(name: str, own: _Encoder, other: _Encoder, read: ResultFiles) -> Gain 
         return None
     if pair := paired(read, (own.result, ours), (other.result, theirs)):
         row, verdict = pair.overall, {"better": "up", "worse": "down"}.get(pair.verdict, "")
-        return Gain(row.difference, verdict, Interval(row.low, row.high))
+        return Gain(row.difference, verdict, Interval(row.low, row.high) if pair.groups >= FEWEST else None)
     points, (a, b) = ours.mean - theirs.mean, (estimate([each]).interval for each in (ours, theirs))
     if not (a and b) or a.overlaps(b):
         return Gain(points, "")

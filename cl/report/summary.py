@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from cl.report import paper_tables
 from cl.report.comparisons import comparisons
@@ -31,12 +32,7 @@ from cl.statistics import Estimate
 
 Title = Callable[[str, dict[str, Any]], str]  # of a stage and the parameters of its entry
 MAX_COLUMNS = 5  # of parameters, so that results are in sight
-BUDGET = (
-    "optim.epochs",
-    "optim.least_steps",
-    "init",
-    "start_from",
-)  # of training
+BUDGET = ("optim.epochs", "optim.least_steps", "init", "start_from")  # of training
 TEXT_COLUMNS = 5  # of evaluations on a terminal of 80 columns
 
 
@@ -89,7 +85,8 @@ def table(experiments: list[Experiment]) -> Table:
         kinds = (each.params[group]["kind"] for group in ("method", "loss"))
         numbers = (f"{found.mean:.1f}" if (found := each.find(metric)) else "-" for metric in metrics)
         data = Path(dataset_name(each.params)).name
-        printed.add_row(each.name, data, *kinds, str(each.seed), *numbers)
+        cells = (each.name, data, *kinds, str(each.seed), *numbers)
+        printed.add_row(*map(Text, cells))  # brackets in names are not markup
     return printed
 
 
@@ -117,11 +114,11 @@ def _rows(experiments: list[Experiment], title: Title) -> dict[str, Any]:
 
 
 def _in_words(metric: str, experiments: list[Experiment], title: Title) -> str:
-    """Evaluation and metric as in reports; the metric's key if an older experiment has other parameters."""
+    """Evaluation and metric as in reports; the metric's key if this code does not know its parameters."""
     each, found = next((each, found) for each in experiments if (found := each.find(metric)))
     try:
         return f"{title(found.stage, each.params[GROUPS[found.stage]][found.entry])}, {found.title}"
-    except ValueError:
+    except (ImportError, ValueError):  # of an older experiment, or of a branch with its own evaluation
         return metric
 
 

@@ -20,6 +20,8 @@ CHANGEABLE = (
     "optim.epochs",
     "optim.base_lr",
     "optim.keep_every",
+    "optim.compile",
+    "precision",
     *(f"optim.{name}" for name in SCHEDULE),
 )
 

@@ -20,11 +20,7 @@ from pipeline.support.locations import SHARDS, file_sha256, manifest_hash
 
 PARAMS = Path("params.yaml")
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code: recorded elsewhere, or results
-NEW = (
-    "cl/*.py",
-    "pipeline/*.py",
-    "pipeline/conf/*.yaml",
-)  # code even before `git add`: modules are found by name
+NEW = ("cl/*.py", "pipeline/*.py", "pipeline/conf/*.yaml")  # code even before `git add`
 VERSIONS = (
     "torch", "torchvision", "timm", "numpy", "pillow", "webdataset", "dvc", "pycocotools", "detectron2",
 )  # fmt: skip

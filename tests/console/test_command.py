@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cl.commands.jobs import near_duplicates
-from cl.console.wording import printable
 
 
 @pytest.mark.parametrize(
@@ -27,10 +26,6 @@ def test_where_and_on_what_no_command_can_work(variables, folder, expected, tmp_
     assert found.returncode == 1
     assert found.stderr.count("\n") == 1
     assert expected in found.stderr
-
-
-def test_control_characters_are_printed_as_escapes() -> None:
-    assert printable("a\x1b[31m\u202e \x9b é 照\n") == "a\\x1b[31m\\u202e \\x9b é 照\n"
 
 
 def test_an_array_in_a_file_has_its_space_before_it_is_written(tmp_path) -> None:

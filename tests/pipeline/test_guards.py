@@ -134,5 +134,5 @@ def test_the_time_between_checkpoints_is_a_number(text, monkeypatch) -> None:
 
 def test_names_cannot_control_the_terminal() -> None:
     output = io.StringIO()
-    Progress("prepare", Console(file=output)).say("left out a\x1b]0;owned\x07\u202e Vögel 照片")
-    assert output.getvalue() == "prepare: left out a\\x1b]0;owned\\x07\\u202e Vögel 照片\n"
+    Progress("prepare", Console(file=output)).say("left out a\x1b]0;owned\x07\u202e\x9b Vögel 照片")
+    assert output.getvalue() == "prepare: left out a\\x1b]0;owned\\x07\\u202e\\x9b Vögel 照片\n"

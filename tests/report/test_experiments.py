@@ -23,6 +23,7 @@ def test_a_number_counts_for_a_recipe_only_with_its_settings() -> None:
         {"seed": 7},
         {"precision": "bf16"},
         {"optim__microbatches": 2},
+        {"dataset__encode": "copy"},
     ):
         assert is_same_measurement(number, params, experiment("", TABLE3, [], **free).params), free
     for other in (
@@ -30,6 +31,7 @@ def test_a_number_counts_for_a_recipe_only_with_its_settings() -> None:
         {"optim__epochs": 20},
         {"temperature": 0.2},
         {"dataset__kind": "cifar100"},
+        {"dataset__encode": "jpeg"},
         {"backbone__stem": "imagenet"},
         {"evaluations__knn_200__k": 20},
         {"loss": {"kind": "infonce", "alpha": None}},

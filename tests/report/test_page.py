@@ -167,9 +167,10 @@ def test_a_difference_is_coloured_only_where_the_intervals_do_not_overlap(values
     [
         (lambda image: image, 100, "up", r"\(\+10.0 \[[3-6]\..*?\]\)"),
         (lambda image: image // 20, 100, "soft", r"\(\+10.0 \[.*?\]\)"),
+        (lambda image: image % 4, 100, "soft", r"\(\+10.0\)"),
         (lambda image: "", 99, "soft", r"\(\+10.0\)"),
     ],
-    ids=["paired", "in groups", "other images"],
+    ids=["paired", "in groups", "few groups", "other images"],
 )
 def test_encoders_are_compared_image_by_image_where_possible(
     group, images, colour, shown, values, tmp_path
@@ -240,10 +241,17 @@ def test_confused_classes_are_shown_with_pictures(values, tmp_path) -> None:
 def test_the_encoder_is_named_and_batch_norm_only_where_there_is_any(values, tmp_path) -> None:
     del values["backbone"]["stem"]  # as of a transformer
     assert ">resnet18<" in render(values, tmp_path)
-    write(tmp_path, "pretrain", **PRETRAINED, backbone="transformer of 12 blocks", batch_norm=True)
+    write(
+        tmp_path,
+        "pretrain",
+        **PRETRAINED,
+        backbone="transformer of 12 blocks",
+        precision="bf16",
+        compiled=True,
+    )
     page = render(values, tmp_path).split("all parameters")[0]
     assert ">transformer of 12 blocks<" in page
-    assert "batch norm over" in page
+    assert ", bf16, compiled, batch norm over" in page
     write(tmp_path, "pretrain", **PRETRAINED, batch_norm=False)
     assert "batch norm" not in render(values, tmp_path).split("all parameters")[0]
 

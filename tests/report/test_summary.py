@@ -141,6 +141,8 @@ def test_numbers_of_experiments_have_intervals_and_explanations() -> None:
     assert "[56.9, 63.0]" in html
     assert "60.0 [56.9, 63.0]" in markdown
     assert "<b>Nearest neighbours, top1</b>: how many are right, higher is better." in html
+    html, _ = page([default_run("a", "seed=0", 60.0, evaluations__knn__kind="of_a_branch")], composed_of())
+    assert "<b>knn_top1</b>: how many" in html
 
 
 def test_a_difference_to_a_paper_is_coloured_where_its_number_is_outside_our_interval() -> None:
@@ -179,7 +181,7 @@ def test_no_experiment_is_the_best_of_trainings_of_different_lengths() -> None:
 def test_a_terminal_of_80_columns_shows_the_evaluations_that_most_experiments_share() -> None:
     found = [measured(name, "top1", 50.26) for name in ("linear", "semi_1", "semi_10")]
     found += [measured("retrieval", "hit1", 14.2), measured("voc_c4", "ap50", 60.0)]
-    birds = experiment("b", "dataset=unlabelled dataset.name=/photographs/birds", found[-2:-1])
+    birds = experiment("b", "dataset=unlabelled dataset.name=/photographs/[birds]", found[-2:-1])
     file = io.StringIO()
     Console(file=file, width=80).print(table([birds, experiment("a" * 14, "seed=0", found), *three()]))
     header, *rows = file.getvalue().splitlines()
@@ -195,7 +197,7 @@ def test_a_terminal_of_80_columns_shows_the_evaluations_that_most_experiments_sh
         "semi_1",
         "semi_10",
     ]
-    assert rows[0].split() == ["b", "birds", "simclr", "dcl", "0", "-", "14.2", "-", "-", "-"]
+    assert rows[0].split() == ["b", "[birds]", "simclr", "dcl", "0", "-", "14.2", "-", "-", "-"]
     assert rows[1].split()[-5:] == ["-", "14.2", "50.3", "50.3", "50.3"]
 
 
