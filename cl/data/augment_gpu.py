@@ -65,11 +65,6 @@ def _choose(flags: Tensor, changed: Tensor, x: Tensor) -> Tensor:
     return torch.where(_per_image(flags > 0), changed, x)
 
 
-def _photometric(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
-    sharpened = sharpness(posterize(x, params.bits), params.sharpness)
-    return autocontrast(solarize(sharpened, _per_image(params.threshold)))
-
-
 def jitter(x: Tensor, params: ColourParams[Tensor], ends: list[int]) -> Tensor:
     """Brightness, contrast, saturation and hue in each image's own order; overwrites `x`.
 
@@ -194,5 +189,7 @@ def autocontrast(x: Tensor) -> Tensor:
 OPERATIONS: dict[str, Callable[[Tensor, ColourParams[Tensor]], Tensor]] = {
     "grayscale": lambda x, _: _gray(x),
     "solarize": lambda x, _: solarize(x, 0.5),
-    "photometric": _photometric,
+    "photometric": lambda x, params: autocontrast(
+        solarize(sharpness(posterize(x, params.bits), params.sharpness), _per_image(params.threshold))
+    ),
 }

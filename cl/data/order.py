@@ -36,6 +36,7 @@ class Order:
         philox = np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0])
         return np.random.Generator(philox)
 
+    @lru_cache(maxsize=4)  # noqa: B019, few orders are in use
     def window(self, number: int) -> np.ndarray:
         """The shuffled positions of one window."""
         chunks = self._chunks[number * WINDOW : (number + 1) * WINDOW]
@@ -53,14 +54,9 @@ class Order:
         number = places.start // (WINDOW * CHUNK)
         parts = []
         while (start := self._start(number)) < places.stop:
-            parts.append(_window(self, number)[max(places.start - start, 0) : places.stop - start])
+            parts.append(self.window(number)[max(places.start - start, 0) : places.stop - start])
             number += 1
         return np.concatenate(parts)
-
-
-@lru_cache(maxsize=4)
-def _window(order: Order, number: int) -> np.ndarray:
-    return order.window(number)
 
 
 @lru_cache(maxsize=2)

@@ -47,10 +47,6 @@ def weights(start: Tensor, stop: Tensor, size: int, length: int, interpolation: 
     return (weight / weight.sum(2, keepdim=True)).float()
 
 
-def _triangle(distance: Tensor) -> Tensor:
-    return (1 - distance).clamp(min=0)
-
-
 def _cubic(distance: Tensor) -> Tensor:
     """Keys' kernel with a = -1/2, as in Pillow."""
     near = (1.5 * distance - 2.5) * distance**2 + 1
@@ -58,7 +54,7 @@ def _cubic(distance: Tensor) -> Tensor:
     return torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
 
 
-KERNELS = {"bilinear": _triangle, "bicubic": _cubic}
+KERNELS = {"bilinear": lambda distance: (1 - distance).clamp(min=0), "bicubic": _cubic}
 
 
 def crop_each(images: list[Tensor], boxes: list[list[int]], size: int, interpolation: str) -> Tensor:

@@ -26,7 +26,7 @@ class Transform(BaseConfig):
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
     upright: bool = Field(description="rotate images upright by their EXIF orientation")
     levels: dict[str, tuple[float, float]] = Field(
-        default={}, description="of deep gray images, as in `cl.shards.manifest`"
+        default={}, description="of deep images, as in `cl.shards.manifest`"
     )
 
     def __call__(self, image: ImageLike) -> Tensor:

@@ -101,14 +101,10 @@ class View(BaseConfig):
     jigsaw: Jigsaw | None = None
 
     @model_validator(mode="after")
-    def _each_once(self) -> "View":
+    def _operations_and_patches_fit(self) -> "View":
         operations = [*OPERATIONS, *([] if self.photometric is None else ["photometric"])]
         if sorted(self.order) != sorted(operations):
             raise ValueError(f"order={self.order} must name each of {', '.join(operations)} exactly once")
-        return self
-
-    @model_validator(mode="after")
-    def _patches_fit_cells(self) -> "View":
         cut = self.jigsaw
         if cut and self.count != cut.grid**2:
             raise ValueError(
@@ -296,18 +292,13 @@ def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
 
     Only the middle of an extremely long image is resized: the rest would take gigabytes and be cropped.
     """
-    pixels = _middle(pixels)
+    height, width, _ = pixels.shape
+    longest = LONGEST * min(height, width)
+    top, left = (max(0, length - longest) // 2 for length in (height, width))
+    pixels = pixels[top : height - top, left : width - left]
     height, width, _ = pixels.shape
     size = [short_side * length // min(height, width) for length in (height, width)]
     image = torch.from_numpy(np.require(pixels, requirements="W"))[None].permute(0, 3, 1, 2)
     resized = F.interpolate(image, size, mode="bilinear", antialias=True).permute(0, 2, 3, 1)[0].numpy()
     top, left = (round((length - side) / 2) for length in size)
     return resized[top : top + side, left : left + side]
-
-
-def _middle(pixels: np.ndarray) -> np.ndarray:
-    """The middle of the image, at most LONGEST times as long as its short side."""
-    height, width, _ = pixels.shape
-    longest = LONGEST * min(height, width)
-    top, left = (max(0, length - longest) // 2 for length in (height, width))
-    return pixels[top : height - top, left : width - left]

@@ -12,13 +12,12 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torchvision.ops import box_iou
 
-from cl.detection.config import Config
+from cl.detection.config import OVERLAPS, Config
 from cl.detection.data import DataSet
 from cl.detection.records import Record
 
 THRESHOLDS = np.arange(50, 100, 5) / 100
 AT_75 = 5  # the index of 0.75
-COCO_METRICS = ("ap", "ap50", "ap75", "ap_s", "ap_m", "ap_l")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def evaluate(
     metrics = {
         f"{name}_{key}": 100 * float(value)
         for name, evaluation in evaluations.items()
-        for key, value in zip(COCO_METRICS, evaluation.stats, strict=False)
+        for key, value in zip(OVERLAPS, evaluation.stats, strict=False)
         if value >= 0  # -1: there is no such object
     }
     return metrics, {f"{name}_ap": _by_class(evaluation) for name, evaluation in evaluations.items()}

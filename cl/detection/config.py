@@ -9,7 +9,7 @@ from cl.runtime.base_config import BaseConfig, Seeds
 from cl.runtime.metric_info import MetricInfo
 from cl.training import optim
 
-OVERLAPS = {
+OVERLAPS = {  # in the order of pycocotools
     "ap": ("AP", "mean over overlaps from 0.5 to 0.95"),
     "ap50": ("AP50", "boxes or masks must overlap their object by 0.5"),
     "ap75": ("AP75", "boxes or masks must overlap their object by 0.75"),
@@ -148,18 +148,12 @@ class Config(BaseConfig):
         return self
 
     @model_validator(mode="after")
-    def _splits_are_valid(self) -> "Config":
-        if self.kind != "voc":
-            return self
+    def _data_and_detector_fit(self) -> "Config":
         for split in (*self.train, self.test):
-            if not re.fullmatch(r"\d+/\w+", split):
+            if self.kind == "voc" and not re.fullmatch(r"\d+/\w+", split):
                 raise ValueError(
                     f"{split!r} is not a VOC split: expected <year>/<list>, such as 2007/trainval"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _fits_the_detector(self) -> "Config":
         if self.masks and self.kind == "voc":
             raise ValueError(
                 "detector=mask_rcnn_c4 needs masks, which kind=voc does not have; "

@@ -43,13 +43,9 @@ def _overlay(picture: Picture.Image, detections: Detections, classes: list[str])
             result.paste(Picture.new("RGB", result.size, colour), (0, 0), opacity.resize(result.size))
         box = [float(v) * scale for v in detections.boxes[i]]
         pen.rectangle(box, outline=colour, width=3)
-        _caption(pen, box, f"{classes[label]} {detections.scores[i]:.2f}", colour)
+        caption = f"{classes[label]} {detections.scores[i]:.2f}"
+        x0, y0, _, y1 = box
+        top = y0 - 11 if y0 >= 11 else y1 + 1  # below the box if there is no room above
+        pen.rectangle((x0, top, x0 + 6 * len(caption) + 3, top + 11), fill=colour)
+        pen.text((x0 + 2, top), caption, fill="white")
     return result
-
-
-def _caption(pen: ImageDraw.ImageDraw, box: list[float], text: str, colour: str) -> None:
-    """The text above the box, or below it if there is no room."""
-    x0, y0, _, y1 = box
-    top = y0 - 11 if y0 >= 11 else y1 + 1
-    pen.rectangle((x0, top, x0 + 6 * len(text) + 3, top + 11), fill=colour)
-    pen.text((x0 + 2, top), text, fill="white")

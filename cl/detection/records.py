@@ -123,7 +123,7 @@ def image_size(
         findings.notes["images turned upright by their EXIF orientation"].append(image.name)
     if turned := orientation >= 5:
         width, height = height, width
-    if stated and [_number(length) for length in stated] != [width, height]:
+    if stated and [number_in(length) for length in stated] != [width, height]:
         upright = ", upright by its EXIF orientation" if turned else ""
         findings.errors.append(
             f"{annotations}: states {stated[0]}x{stated[1]} pixels, but {image.name} has "
@@ -132,11 +132,12 @@ def image_size(
     return width, height
 
 
-def _number(text: float | str) -> float | None:
+def number_in(text: float | str) -> float:
+    """The number that a file states; NaN if it is none."""
     try:
         return float(text)
     except (OverflowError, TypeError, ValueError):
-        return None
+        return float("nan")
 
 
 def to_arrays(boxes: list, labels: list, ignored: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,7 +8,16 @@ from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
-from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, read_text, to_arrays
+from cl.detection.records import (
+    FARTHEST,
+    Findings,
+    Record,
+    clip_boxes,
+    image_size,
+    number_in,
+    read_text,
+    to_arrays,
+)
 
 CLASSES = [
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat",
@@ -103,10 +112,10 @@ def _record(number: int, image: _Image, classes: list[str], findings: Findings) 
     for element in image.xml.iter("object"):
         name = _name(element)
         corners = [element.findtext(f"bndbox/{tag}", "") for tag in ("xmin", "ymin", "xmax", "ymax")]
-        if not all(_is_number(corner) for corner in corners):
+        x0, y0, x1, y1 = box = [number_in(corner) for corner in corners]
+        if not all(abs(value) <= FARTHEST for value in box):  # NaN is not
             findings.errors.append(f"{image.file}: the box of {name!r} is {corners}, expected four numbers")
             continue
-        x0, y0, x1, y1 = map(float, corners)
         boxes.append((x0 - 1, y0 - 1, x1, y1))  # VOC counts pixels from 1 and includes both ends
         labels.append(classes.index(name))
         difficult.append(element.findtext("difficult", "0").strip() == "1")
@@ -117,10 +126,3 @@ def _record(number: int, image: _Image, classes: list[str], findings: Findings) 
 
 def _name(element: ElementTree.Element) -> str:
     return element.findtext("name", "").strip()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return abs(float(text)) <= FARTHEST  # NaN is not
-    except ValueError:
-        return False

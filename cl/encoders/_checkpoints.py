@@ -95,19 +95,15 @@ def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict
         description = {"architecture": metadata.get(ARCH), **metadata}
     else:
         metadata.pop(ARCH, None)
-    return _cleaned(tensors), _descriptions.metadata(description) | metadata
+    weights = {name: tensor for name, tensor in tensors.items() if not COUNTERS.fullmatch(name)}
+    renamed = {unwrapped(name): tensor for name, tensor in weights.items()}
+    named = renamed if len(renamed) == len(weights) else weights  # ambiguous if names would coincide
+    return named, _descriptions.metadata(description) | metadata
 
 
 def unwrapped(name: str) -> str:
     """The name of a tensor, or a prefix, without the names of torch's wrapper modules."""
     return WRAPPERS.sub("", name)
-
-
-def _cleaned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without counters of operations, and without wrappers in their names."""
-    weights = {name: tensor for name, tensor in tensors.items() if not COUNTERS.fullmatch(name)}
-    renamed = {unwrapped(name): tensor for name, tensor in weights.items()}
-    return renamed if len(renamed) == len(weights) else weights  # ambiguous if names would coincide
 
 
 def _description(path: Path) -> dict[str, Any] | None:
@@ -180,8 +176,6 @@ def _unreadable(path: Path, error: str) -> str:
     elif any(name.endswith("/constants.pkl") for name in names):
         what = "is a TorchScript program"
         program = f"torch.save(torch.jit.load('{path}', 'cpu').state_dict(), 'tensors.pth')"
-    elif names and all(name.endswith(".npy") for name in names):
-        return f"{path} is a NumPy file (with {names[0]}), not weights; convert it to torch tensors"
     elif names and not any(name.endswith("data.pkl") for name in names):
         return f"{path} is an archive (with {names[0]}), not weights; unpack it, and give a file in it"
     else:

@@ -55,8 +55,10 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
     name = name if isinstance(name, str) else ""
     network = _network(name)
     config = _config(name, network, arguments, recorded)
+    parts = network.modules() if network is not None else ()
+    usual_heads = next((part.num_heads for part in parts if hasattr(part, "num_heads")), None)
     values = {
-        "heads": arguments.get("num_heads") or _heads(network),
+        "heads": arguments.get("num_heads") or usual_heads,
         "stem_padding": int(arguments.get("stem_padding", 0)),
         "pool": POOLS.get(arguments.get("global_pool", "")),
         "license": recorded.get("license"),
@@ -83,12 +85,6 @@ def _network(name: str) -> Any:
 
     with torch.device("meta"):
         return timm.create_model(name) if timm.is_model(name) else None
-
-
-def _heads(network: Any) -> int | None:
-    """The number of heads of a transformer's first block; None for other networks."""
-    parts = network.modules() if network is not None else ()
-    return next((part.num_heads for part in parts if hasattr(part, "num_heads")), None)
 
 
 def _config(

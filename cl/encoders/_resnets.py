@@ -71,7 +71,10 @@ def _rename(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     stages = [number for number in numbers if f"{number}.0.conv1.weight" in tensors]
     children = dict(zip(numbers, ("conv1", "bn1"), strict=False)) | dict(zip(stages, STAGES, strict=False))
     heads = {
-        number for number in numbers if number > max(stages, default=number) and _is_linear(tensors, number)
+        number
+        for number in numbers
+        if number > max(stages, default=number)
+        if max(tensor.ndim for tensor in below(tensors, f"{number}.").values()) == 2  # linear layers
     }
     renamed = {}
     for name, tensor in tensors.items():
@@ -90,12 +93,6 @@ def is_head(name: str) -> bool:
     """Whether a tensor's name begins with that of a module that follows the features."""
     words = re.sub(r"\d+", "", name.partition(".")[0]).split("_")
     return bool({words[0], words[-1]} & HEADS)
-
-
-def _is_linear(tensors: dict[str, Tensor], number: int) -> bool:
-    """Whether a numbered child consists of linear layers, like heads."""
-    sizes = {tensor.ndim for tensor in below(tensors, f"{number}.").values()}
-    return 2 in sizes and max(sizes) == 2
 
 
 def _config(tensors: dict[str, Tensor], file: str) -> Config:

@@ -91,17 +91,6 @@ def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Ima
     Raises:
         Exception: as `decode`.
     """
-    with _open(file) as picture:
-        if picture.width * picture.height > max_pixels:
-            raise ValueError(
-                f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
-                f"{MAX_PIXELS}; make it smaller or cut it into tiles (a data set is cut with "
-                f"dataset.tile=512, up to {MAX_TILED_PIXELS})"
-            )
-        yield picture
-
-
-def _open(file: BinaryIO) -> Picture.Image:
     head = file.read(12)
     if not head:
         raise ValueError("the file is empty")
@@ -114,9 +103,16 @@ def _open(file: BinaryIO) -> Picture.Image:
             raise ValueError(NO_HEIC) from None
         samples.check_tiff(samples.tiff_tags(file), known=False)
         raise ValueError("not an image, or an unsupported format") from None
-    if picture.format not in EXTENSIONS:
-        raise ValueError(f"unsupported format {picture.format}, expected one of {', '.join(EXTENSIONS)}")
-    return picture
+    with picture:
+        if picture.format not in EXTENSIONS:
+            raise ValueError(f"unsupported format {picture.format}, expected one of {', '.join(EXTENSIONS)}")
+        if picture.width * picture.height > max_pixels:
+            raise ValueError(
+                f"an image of {picture.width}x{picture.height} pixels is too large, expected at most "
+                f"{MAX_PIXELS}; make it smaller or cut it into tiles (a data set is cut with "
+                f"dataset.tile=512, up to {MAX_TILED_PIXELS})"
+            )
+        yield picture
 
 
 @cache
@@ -226,7 +222,7 @@ def exif_orientation(picture: Picture.Image) -> int:
 def taken_at(file: Path) -> float:
     """When a camera took the picture, in seconds by its own clock; NaN if the file does not say."""
     try:
-        with Picture.open(file) as picture:
+        with file.open("rb") as content, opened(content) as picture:
             taken = picture.getexif().get_ifd(EXIF)[TAKEN]
         return (datetime.strptime(taken, "%Y:%m:%d %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
     except Exception:  # no file, no image or no time; damaged EXIF in an otherwise intact image

@@ -40,18 +40,14 @@ class Keys:
         key = _without_suffix(name)
         if self._repeated and hash_of(key) in self._repeated:
             key = f"{key}_{name.rpartition('.')[2]}"
-        return _shortened(key)
+        if len(encoded := key.encode()) <= MAX_KEY_BYTES:
+            return key
+        end = f"_{hash_of(key):016x}"
+        return encoded[: MAX_KEY_BYTES - len(end)].decode(errors="ignore") + end
 
 
 def _without_suffix(name: str) -> str:
     return name.rpartition(".")[0].replace(".", "_")
-
-
-def _shortened(key: str) -> str:
-    if len(encoded := key.encode()) <= MAX_KEY_BYTES:
-        return key
-    end = f"_{hash_of(key):016x}"
-    return encoded[: MAX_KEY_BYTES - len(end)].decode(errors="ignore") + end
 
 
 def hash_of(key: str) -> int:

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-import cv2
 import numpy as np
 from PIL import Image as Picture
 from PIL import TiffImagePlugin
 
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print why it cannot read a file
 TAGS, HEADS = TiffImagePlugin, (b"II*\0", b"MM\0*", b"II+\0")
 COLOUR = "RGB;16"  # the mode of pictures of 16 bits per colour; Pillow has none
 COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}  # by TIFF's photometric interpretation; gray and palettes have 1
@@ -83,32 +81,31 @@ def load(picture: Picture.Image) -> np.ndarray | None:
     tags = getattr(picture, "tag_v2", {})
     check_tiff(tags)
     if deep := is_deep_colour(picture):
-        content = np.frombuffer(_content(picture), np.uint8)
+        if (file := getattr(picture, "fp", None)) is None:
+            raise ValueError("Pillow has reduced its colours from 16 bits to 8; give the path of the file")
+        file.seek(0)
+        content = np.frombuffer(file.read(), np.uint8)
     picture.load()  # OpenCV does not find all damage
     _check_opacity(picture)
     if picture.mode == "I" and tags.get(TAGS.SAMPLEFORMAT, (1,)) == (1,) and picture.getextrema()[0] < 0:  # type: ignore[operator]
         raise ValueError(f"gray values above {2**31 - 1}, which Pillow misreads; write floating point")
     if not deep:
         return None
+    import cv2  # late: it takes longer than the rest of this module
+
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # or it prints what it cannot read
     pixels = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
     if pixels is None or pixels.dtype != np.uint16 or pixels.shape[:2] != (picture.height, picture.width):
         raise ValueError("it has 16 bits per colour in an unknown layout; convert it to 8 bits")
     return np.concatenate([pixels[..., 2::-1], pixels[..., 3:]], 2)
 
 
-def _content(picture: Picture.Image) -> bytes:
-    file = getattr(picture, "fp", None)
-    if file is None:
-        raise ValueError("Pillow has reduced its colours from 16 bits to 8; give the path of the file")
-    file.seek(0)
-    return file.read()
-
-
 def _check_opacity(picture: Picture.Image) -> None:
-    """Raises ValueError if most pixels are neither opaque nor transparent, as in a band of data."""
+    """Raises ValueError if most pixels are half transparent, and differ in it, as in a band of data."""
     if picture.getbands()[-1] != "A":  # Lab has an A too
         return
-    if 2 * sum(picture.getchannel("A").histogram()[1:-1]) > picture.width * picture.height:
+    partial = picture.getchannel("A").histogram()[1:-1]
+    if 2 * (sum(partial) - max(partial)) > picture.width * picture.height:
         raise ValueError(
             "its last channel is called opacity, but most pixels are half transparent, as if it were data; "
             "write three bands as RGB, or draw the image onto a background"

@@ -7,6 +7,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from os.path import isfile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from unicodedata import normalize
@@ -55,7 +56,7 @@ def similar(classes: list[str]) -> list[str]:
     joined = [
         name
         for name, parts in words.items()
-        if "|" in name or (any(part in classes for part in parts) and min(counts[part] for part in parts) > 1)
+        if "|" in name or (any(part in words for part in parts) and min(counts[part] for part in parts) > 1)
         if len(parts) > 1
     ]
     if joined:
@@ -83,10 +84,9 @@ def on_disk(folder: Path, name: str) -> str:
     suffixes = ["", *sorted(SUFFIXES)] if wrong_suffix(PurePath(name)) else [""]
     if is_url(folder) or (name.isascii() and len(suffixes) == 1):
         return name
-    forms = [
-        form + end for form in (name, normalize("NFC", name), normalize("NFD", name)) for end in suffixes
-    ]
-    return next((form for form in forms if (folder / form).is_file()), name)
+    accents = dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name)))
+    forms = (form + end for form in accents for end in suffixes)
+    return next((form for form in forms if isfile(folder / form)), name)  # noqa: PTH113, refuses no long name
 
 
 class ImageRow(NamedTuple):
@@ -166,7 +166,7 @@ def _columns(table: Path, names: Mapping[str, str], naming: str) -> tuple[dict[s
                 cells = [cell and normalize("NFC", cell) for cell in cells]
             found[column] = cells
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
-        elif column == "label" and len(one_hot) > 1 and {*one_hot} <= {*every}:
+        elif column == "label" and len(one_hot) > 1 and all(every.count(each) == 1 for each in one_hot):
             found[column] = _from_one_hot(parsed.select(one_hot).to_pylist())
             used |= {each: f"{each} as a label" for each in one_hot}
         elif name != column:

@@ -13,9 +13,6 @@ def available(root: Path = Path("/sys/fs/cgroup"), members: Path = Path("/proc/s
     allowed = [psutil.virtual_memory().available]
     for folder in folders(root, members):
         with contextlib.suppress(OSError, ValueError):  # no limit
-            allowed.append(_number(folder / "memory.max") - _number(folder / "memory.current"))
+            most, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+            allowed.append(most - used)
     return min(allowed)
-
-
-def _number(file: Path) -> int:
-    return int(file.read_text())

@@ -26,28 +26,24 @@ class DamagedError(ValueError):
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file with a checksum; it appears under its name only once it is complete."""
+    tensors, metadata = _unshared(tensors), metadata or {}
+    entry = json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(PARTIAL, f"{path.name}.", path.parent) as folder:
         partial = Path(folder) / "tensors"
-        _save_file(tensors, partial, metadata or {})
+        try:
+            save_file(tensors, partial, {METADATA: entry})
+        except SafetensorError as error:  # gives the number of a system error only as text
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         with partial.open("r+b") as file:
             os.fsync(file.fileno())
         usual = partial.with_name("usual")  # safetensors' own permissions let only the owner read
         usual.touch()
         shutil.copymode(usual, partial)
         os.replace(partial, path)
-
-
-def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    tensors = _unshared(tensors)
-    entry = json.dumps({**metadata, CHECKSUM: _checksum(tensors, metadata)})
-    try:
-        save_file(tensors, path, {METADATA: entry})
-    except SafetensorError as error:  # gives the number of a system error only as text
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -33,7 +33,9 @@ def run(work: Work, report: Callable[..., None], team: Team) -> None:
         waiting = [job for job in waiting if job.stem not in finished]
 
     note_progress(kept=True)
-    jobs = _in_turn(waiting, team)
+    shares = [waiting[(team.rank + number) % team.ranks :: team.ranks] for number in range(team.ranks)]
+    # Of other ranks' shares the last first: these may not have begun.
+    jobs = [*shares[0], *(job for share in shares[1:] for job in reversed(share))]
     if team.workers == 1:
         for job in jobs:
             _write_shard(work, job)
@@ -44,12 +46,6 @@ def run(work: Work, report: Callable[..., None], team: Team) -> None:
         time.sleep(EVERY)
         note_progress()
     team.gather(None)  # rank 0 removes the notes only when no rank needs them
-
-
-def _in_turn(jobs: list[Job], team: Team) -> list[Job]:
-    """The rank's own share of the jobs; then those of other ranks, last first, which may not have begun."""
-    shares = [jobs[(team.rank + number) % team.ranks :: team.ranks] for number in range(team.ranks)]
-    return [*shares[0], *(job for share in shares[1:] for job in reversed(share))]
 
 
 def _run_in_workers(work: Work, jobs: list[Job], workers: int, note_progress: Callable[[], None]) -> None:

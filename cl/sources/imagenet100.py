@@ -25,10 +25,7 @@ def splits(config: Config, raw: Path) -> Splits:
     Raises:
         ValueError: the list is missing, empty or has duplicates, or a class is missing.
     """
-    return list_images(raw / "imagenet", _read_classes(Path(config.list)))
-
-
-def _read_classes(path: Path) -> list[str]:
+    path = Path(config.list)
     if not path.is_file():
         raise ValueError(f"no class list {path}; create it with one wnid per line")
     classes = path.read_text(errors="replace").split()
@@ -37,4 +34,4 @@ def _read_classes(path: Path) -> list[str]:
             f"the class list {path} has {counted(len(classes), 'names')}, {len(set(classes))} distinct; "
             "list each wnid once, one per line"
         )
-    return classes
+    return list_images(raw / "imagenet", classes)

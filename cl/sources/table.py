@@ -137,7 +137,10 @@ def _rows(listed: list[ImageRow], table: Path) -> tuple[list[ImageRow], Counter[
     rows, left_out, seen = [], Counter[str](), dict[str, int]()
     for given in listed:
         place = f"{table}, row {given.number}"
-        row = given._replace(path=_checked_path(given.path, table.parent, place))
+        path = PurePosixPath(given.path)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{place}: {path} leads out of the table's folder; give a path below it")
+        row = given._replace(path=str(PurePosixPath(on_disk(table.parent, given.path))))
         if row.path in seen:
             raise ValueError(f"{place}: {row.path} is already in row {seen[row.path]}; remove one")
         seen[row.path] = row.number
@@ -177,14 +180,6 @@ def _with_unlisted(
     if root.resolve() in table.resolve().parents:
         others[wrong_suffix(table)] -= 1
     return every, +others
-
-
-def _checked_path(text: str, folder: Path, place: str) -> str:
-    """A path below the table's folder."""
-    path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{place}: {text} leads out of the table's folder; give a path below it")
-    return str(PurePosixPath(on_disk(folder, text)))
 
 
 def _kept_for_training(rows: list[ImageRow], group_splits: dict[str, str]) -> set[str]:

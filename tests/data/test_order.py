@@ -9,7 +9,7 @@ import pytest
 from benchmarks.memory import growth
 from cl.data.order import CHUNK, WINDOW, Order, Plan
 from cl.data.reader import Reader
-from cl.shards.manifest import INDEX, Manifest, Shard, Split
+from cl.shards.manifest import INDEX, Manifest, Shard, Split, sha256_of
 
 SPAN = CHUNK * WINDOW
 
@@ -143,7 +143,14 @@ def imagenet(folder: Path) -> None:
             Shard(name=path.name, images=min(1000, images - shard * 1000), bytes=1000 * size, sha256="")
         )
     split = Split(images=images, shards=shards, reencoded=0, turned=0, skipped={})
-    manifest = Manifest(kind="imagenet", storage={}, classes=[], classes_sha256="", splits={"train": split})
+    classes = [str(label) for label in range(1000)]
+    manifest = Manifest(
+        kind="imagenet",
+        storage={},
+        classes=classes,
+        classes_sha256=sha256_of(classes),
+        splits={"train": split},
+    )
     (folder / "manifest.json").write_text(manifest.model_dump_json())
 
 

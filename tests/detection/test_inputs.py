@@ -58,7 +58,7 @@ def test_damaged_pictures_are_named_before_training(list_name, copied, voc_confi
 @pytest.mark.parametrize(("dtype", "bands", "reason"), [("u2", (), "16-bit gray"), ("u1", (4,), "opacity")])
 def test_pictures_that_would_lose_bits_or_bands_are_refused(dtype, bands, reason, copied, voc_config) -> None:
     path = voc(copied) / "JPEGImages/000002.jpg"
-    Picture.fromarray(np.full((96, 96, *bands), 200, dtype)).save(path, "PNG")
+    Picture.fromarray(np.resize(np.arange(1, 254), (96, 96, *bands)).astype(dtype)).save(path, "PNG")
     with pytest.raises(ValueError, match=f"000002.jpg: cannot be read .*{reason}"):
         read(voc_config, copied)
 

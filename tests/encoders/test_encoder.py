@@ -54,7 +54,7 @@ def test_all_kinds_of_images_and_precisions_give_the_same_features(encoder, tmp_
         torch.testing.assert_close(encoder.embed(images, batch_size=2), expected)
     for image in (str(paths[0]), Image.open(paths[0]), pixels[0]):
         torch.testing.assert_close(encoder.embed(image), expected[:1])
-    rgba = np.dstack([pixels[0], pixels[0, :, :, 0]])
+    rgba = np.dstack([pixels[0], np.uint8(255) * (pixels[0, :, :, 0] > 99)])
     Image.fromarray(rgba).save(tmp_path / "rgba.png")
     of_file = encoder.embed(tmp_path / "rgba.png")
     torch.testing.assert_close(encoder.embed([rgba, Image.fromarray(rgba)]), of_file.expand(2, -1))

@@ -170,9 +170,9 @@ def test_weights_that_are_no_plain_numbers_are_refused(convert, tmp_path) -> Non
 
 def archive(kind: str) -> bytes:
     file = io.BytesIO()
-    if kind in ("zip", "npz"):
+    if kind == "zip":
         with zipfile.ZipFile(file, "w") as zipped:
-            zipped.writestr("array.npy" if kind == "npz" else "weights.pth", b"")
+            zipped.writestr("weights.pth", b"")
     else:
         with tarfile.open(fileobj=file, mode="w") as tar:
             tar.addfile(tarfile.TarInfo("model.pth"))
@@ -201,7 +201,6 @@ def script() -> bytes:
         (b"\x08\n\x12\x07pytorch" + bytes(20), "an ONNX program, not weights"),
         (pickle.dumps({"model": 1}), "a pickle of another program, such as detectron2"),
         (b"", "empty; download it again"),
-        (archive("npz"), r"a NumPy file \(with array.npy\), not weights"),
         (archive("zip"), r"an archive \(with weights.pth\), not weights"),
         (script(), "a TorchScript program, .*torch.jit.load"),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pillow_heif
 import pytest
 from PIL import Image as Picture
 from PIL import ImageOps
@@ -222,12 +223,13 @@ def test_mutated_files_give_pixels_or_a_reason() -> None:
 
 def test_the_time_of_a_picture_is_that_of_its_camera(tmp_path) -> None:
     taken = []
-    for second, name in ((7, "a.jpg"), (9, "b.jpg"), (None, "c.png")):
+    for second, name in ((7, "a.jpg"), (9, "b.heic"), (None, "c.png")):
         picture = Picture.new("RGB", (8, 8))
         exif = picture.getexif()
         if second:
             exif.get_ifd(decoding.EXIF)[decoding.TAKEN] = f"2024:05:01 12:00:0{second}"
-        picture.save(tmp_path / name, exif=exif)
+        file = pillow_heif.from_pillow(picture) if "heic" in name else picture
+        file.save(tmp_path / name, exif=exif.tobytes())
         taken.append(decoding.taken_at(tmp_path / name))
     assert taken[1] - taken[0] == 2
     assert np.isnan(taken[2]) and np.isnan(decoding.taken_at(tmp_path / "none.jpg"))

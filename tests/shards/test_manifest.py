@@ -61,13 +61,9 @@ def test_an_index_that_points_outside_its_shards_is_refused(copied, field, value
 
 def test_an_index_of_another_length_or_type_is_refused(copied) -> None:
     index = np.load(copied / "val.npy")
-    for changed, words in (
-        (index[:-1], "does not match the manifest"),
-        (index["shard"], "is not an index"),
-        (index[None], "is not an index"),
-    ):
+    for changed in (index[:-1], index["shard"], index[None]):
         np.save(copied / "val.npy", changed)
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match="does not match the manifest"):
             Reader(copied, "val")
     index["height"], index["width"] = 3, 5
     np.save(copied / "val.npy", index)

@@ -294,7 +294,10 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
             "row 2: https://example.org/a.png is a URL; download",
         ),
         ("path\nday 1\\a.png\n", r"row 2: the path day 1\\a.png has backslashes; write day 1/a.png"),
-        ("path,label\na,cat\nb,dog\n", "gives 0 training .*; 2 rows without a suffix are left out"),
+        (
+            f"path,label\n{300 * 'a'},cat\nb,dog\n",
+            "gives 0 training .*; 2 rows without a suffix are left out",
+        ),
         ("path,label\na.png,cat\x1b[0m\n", r"row 2, label: .* control character '\\x1b'; rename it"),
         ("path,label\na.png,cat\x00\n", r"row 2, label: .* control character '\\x00'; rename it"),
         ("p\0a\0t\0h\0\n\0a\0.\0p\0n\0g\0\n\0", "UTF-16 text, expected UTF-8; save"),

@@ -14,13 +14,13 @@ from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator
 from detectron2.structures import Boxes, Instances
 from pycocotools import mask as rle
 
-from cl.detection.average_precision import COCO_METRICS, Detections
-from cl.detection.config import Config
+from cl.detection.average_precision import Detections
+from cl.detection.config import OVERLAPS, Config
 from cl.detection.data import DataSet
 from cl.detection.records import Record
 
 VOC_METRICS = {"ap50": "AP50", "ap75": "AP75", "ap": "AP"}  # our name, detectron2's name
-COCO_COLUMNS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # detectron2's names of COCO_METRICS
+COCO_COLUMNS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # detectron2's names of OVERLAPS
 
 _numbers = count()  # for unique names: the catalog refuses to change an entry
 
@@ -98,7 +98,7 @@ def _coco(detections: list[Detections], dataset: DataSet, config: Config) -> dic
     return {
         f"{ours}_{metric}": float(results[theirs][column])
         for theirs, ours in kinds.items()
-        for metric, column in zip(COCO_METRICS, COCO_COLUMNS, strict=True)
+        for metric, column in zip(OVERLAPS, COCO_COLUMNS, strict=True)
     }
 
 

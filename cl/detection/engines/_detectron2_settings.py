@@ -19,11 +19,6 @@ def settings(config: Config, name: str, transform: Transform, classes: int) -> d
 
     Images and steps come from `cl.detection.samples` and `cl.training.loop`, so other keys have no effect.
     """
-    keys = _network(config, name, transform, classes)
-    return keys | (_fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config))
-
-
-def _network(config: Config, name: str, transform: Transform, classes: int) -> dict[str, Any]:
     return {
         "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
         "MODEL.WEIGHTS": "",
@@ -44,6 +39,7 @@ def _network(config: Config, name: str, transform: Transform, classes: int) -> d
         "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": config.rois,
         "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": config.pooled,
         "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": config.pooled,
+        **(_fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config)),
     }
 
 
