@@ -4,7 +4,6 @@
 A percentage of images is a `cl.evaluations._shared.shares.share`, from which the report computes an interval.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,11 +55,6 @@ class EvaluationConfig(MeasurementConfig):
     """Parameters common to evaluations."""
 
     needs_labels: ClassVar[bool] = True
-
-    @property
-    def about(self) -> str:
-        """What it measures, for the report: the first line of its module's docstring."""
-        return (sys.modules[type(self).__module__].__doc__ or "").partition("\n")[0]
 
     @property
     def title(self) -> str:

@@ -1,4 +1,4 @@
-"""Semi-supervised evaluation: fine-tuning, or a linear probe, on a small part of the labels."""
+"""The encoder is fine-tuned, or a linear classifier trained on it, with a small part of the labels."""
 
 import copy
 import hashlib
@@ -71,11 +71,6 @@ class Config(EvaluationConfig):
             if self.fraction
             else f"Labels of {Path(self.list or '').name}"
         )
-
-    @property
-    def about(self) -> str:
-        trained = "The encoder is fine-tuned" if self.backbone_lr else "A linear classifier is trained"
-        return f"{trained} on a small part of the labels."
 
     def numbers(self) -> dict[str, MetricInfo]:
         part = f"{self.title}, at least one per class" if self.fraction else "a list of labels"

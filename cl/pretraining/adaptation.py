@@ -95,12 +95,11 @@ class Adaptation:
         """What the held-out images can tell, known before the training."""
         images = self.sets[1].positions
         groups = len(np.unique(self._groups(images)))
+        known = counted(len(images), "labelled images" if self.labelled else "images")
+        known += f" of {counted(groups, 'groups')}" if groups < len(images) else ""
         smallest = SEEN_OF_300 * math.sqrt(300 / groups)
-        known = f"held out: {counted(len(images), 'labelled images' if self.labelled else 'images')}"
-        if groups < len(images):
-            known += f" of {counted(groups, 'groups')}"
         few = "; hold out 100 or more (dataset.holdout), or expect the start back" if groups < 100 else ""
-        return f"{known}, which can hardly show differences below {smallest:.1f} points{few}"
+        return f"held out: {known}, which can hardly show differences below {smallest:.1f} points{few}"
 
     def keep_better(self, seed: int) -> Outcome:
         """Compare the encoders, and leave the better one in the backbone; a collapsed one is worse."""

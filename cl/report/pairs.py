@@ -33,19 +33,18 @@ def paired(
     if not ours or ours.keys() != theirs.keys():
         return None
     scores = np.array([(theirs[image][0], ours[image][0]) for image in ours], float)  # (images, 2)
-    return judge(
-        {own[1].metric: 100 * scores}, np.array([group or image for image, (_, group) in ours.items()])
-    )
+    groups = np.array([group or image for image, (_, group) in ours.items()])
+    return judge({own[1].metric: 100 * scores}, groups)
 
 
 def answers(read: ResultFiles, result: str, measured: Measurement) -> Answers:
     """Whether each image was right; empty if no table has the images behind this number."""
-    if measured.metric.removeprefix("cached_") not in TABLES or measured.n > 1:
+    metric = measured.metric.removeprefix("cached_")
+    if metric not in TABLES or measured.n > 1:
         return {}
-    file, column, is_right = TABLES[measured.metric.removeprefix("cached_")]
+    file, column, is_right = TABLES[metric]
     rows = read.table(result, file)
-    if measured.representation != BACKBONE:
-        column = measured.representation
+    column = column if measured.representation == BACKBONE else measured.representation
     if not rows or column not in rows[0]:
         return {}
     found = {row["image"]: (is_right(row, column), row.get("group", "")) for row in rows}

@@ -187,12 +187,10 @@ def _drop_what_is_not_chosen(composed: DictConfig, given: list[Override]) -> Non
 
 def _is_chosen(entry: Any) -> bool:
     """Whether the entry has what only its own file sets: its kind, or how a baseline is trained."""
-
-    def has(value: Any, key: str) -> bool:
-        return isinstance(value, DictConfig) and key in value
-
-    trained = has(entry, "training") and (entry.training is None or has(entry.training, "views"))
-    return has(entry, "kind") or trained
+    if not isinstance(entry, DictConfig):
+        return False
+    training = entry.get("training", False)
+    return "kind" in entry or training is None or (isinstance(training, DictConfig) and "views" in training)
 
 
 def _drop_what_needs_labels(composed: DictConfig, say: Say) -> None:

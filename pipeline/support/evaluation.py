@@ -47,5 +47,5 @@ def evaluate(
     seeds = getattr(config, "seeds", None)
     runs = command.repeated(measure, seeds, params.seed, results.folder_of(name))
     measured = measurements("evaluate", name, runs, config.numbers())
-    results.add(name, config.about, measured, progress)
+    results.add(name, module.__doc__.partition("\n")[0], measured, progress)
     return {key: value for key, value in config.model_dump().items() if value != given[key]}

@@ -125,7 +125,7 @@ def test_the_parameters_are_those_that_few_images_allowed(repository) -> None:
 
 
 def test_an_outdated_result_is_not_collected(repository) -> None:
-    """One of a different model, one with different parameters, and everything after such a pretraining."""
+    """Of a different model, of version 0.2, with different parameters, and after such a pretraining."""
     fill(repository, 61.0)
     repository.stages["evaluate@knn"]["deps"] = [{"path": "models/backbone.safetensors", "md5": "0" * 32}]
     repository.commit(PARAMS)
@@ -140,16 +140,13 @@ def test_an_outdated_result_is_not_collected(repository) -> None:
     told: list[str] = []
     assert collect(told.append) == []
     assert "workspace is left out: pretrain was made with a different loss" in told
-
-
-def test_a_result_of_version_0_2_is_named(repository) -> None:
     fill(repository, 61.0)
     outputs = repository.stages["evaluate@knn"]["outs"]
     outputs[:] = [each for each in outputs if "provenance" not in each["path"]]
     old = {"parameters": {"evaluations.knn": {"k": 20}}}
     repository.put("evaluate@knn", "results/evaluate/knn.provenance.json", old)
     repository.commit(PARAMS)
-    (found, _) = collect(print)
+    found = collect(print)[0]
     assert "evaluate/knn was made by version 0.2" in found.problems[0]
     assert "knn_top1" not in found.metrics
 

@@ -30,6 +30,8 @@ def adaptation(encoder: nn.Module, params, here, shard_folder, *, labelled: bool
     if not labelled:
         for reader in (train, val):
             reader.manifest = reader.manifest.model_copy(update={"classes": []})
+            reader.index = reader.index.copy()
+            reader.index["label"] = -1
     (view,) = params.views.values()
     return Adaptation(encoder, train, val, transform(params.dataset), view, here)
 
