@@ -73,21 +73,9 @@ class Encoder(nn.Module):
         return self.network(images.contiguous(memory_format=torch.channels_last))
 
     def set_size(self, resize: int | None, crop: int | None) -> None:
-        """Transform images to this size, if one is given, as if the file recorded it.
-
-        Raises:
-            ValueError: the crop is larger than the image, one of both is missing, or the size is recorded.
-        """
-        if (resize is None) != (crop is None):
-            raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
-        if not (resize and crop):
-            return
-        check_crop(resize, crop)
-        if self.records_size:
-            recorded = f"resize={self.transform.resize} and crop={self.transform.crop}"
-            raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
-        self.transform = self.transform.model_copy(update={"resize": resize, "crop": crop})
-        self.records_size = True
+        """Transform images to this size, if one is given, as if the file recorded it; see `with_size`."""
+        self.transform = with_size(self.transform, resize, crop, is_recorded=self.records_size)
+        self.records_size = self.records_size or resize is not None
 
     @torch.no_grad()
     def embed(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
@@ -113,9 +101,8 @@ class Encoder(nn.Module):
         of a convolutional network. A place is as wide as a patch, or 32 px (8 px in networks for small
         images): 224 px give 14 x 14 patches of 16 px, or a map of 7 x 7. Arguments and errors as in `embed`.
 
-        The mean over places is what `embed` gives only of residual networks and others that merely average.
-        It is not where `embed` gives the class token (most transformers), or where layers follow the average:
-        a norm (ConvNeXt), or a projection to another width (MobileNetV3, whose D is not `width`).
+        The mean over places is what `embed` gives only if the network merely averages, as residual ones do:
+        not with a class token, or layers after the average (ConvNeXt; MobileNetV3, whose D is not `width`).
 
         Raises:
             ValueError: the network has neither patches nor maps.
@@ -225,6 +212,26 @@ def save(encoder: Encoder, path: Path) -> None:
     assert encoder.config
     metadata = {"network": encoder.config.model_dump_json(), "transform": encoder.transform.model_dump_json()}
     save_tensors(encoder.network.state_dict(), path, metadata)
+
+
+def with_size(transform: Transform, resize: int | None, crop: int | None, *, is_recorded: bool) -> Transform:
+    """The transform, with the given size of images if one is given.
+
+    Args:
+        is_recorded: whether the encoder's file records its size.
+
+    Raises:
+        ValueError: the crop is larger than the image, one of both is missing, or the size is recorded.
+    """
+    if (resize is None) != (crop is None):
+        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
+    if not (resize and crop):
+        return transform
+    check_crop(resize, crop)
+    if is_recorded:
+        recorded = f"resize={transform.resize} and crop={transform.crop}"
+        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
+    return transform.model_copy(update={"resize": resize, "crop": crop})
 
 
 def transform_in(metadata: dict[str, str], file: str) -> Transform:
