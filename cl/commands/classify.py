@@ -253,7 +253,8 @@ def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[[st
     """The targets, where images of a burst have one group; rows are their features (N, D)."""
     assert known.groups is not None
     files = [root / name for name in known.names]
-    together, remarks = with_bursts(known.groups, [rows], files, joined(known.targets, known.classes))
+    labels = np.array(joined(known.targets, known.classes))
+    together, remarks = with_bursts(known.groups, [rows], files, labels)
     for remark in remarks:
         say(remark)
     return replace(known, groups=together)

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from cl.features.copies import cosines_of
 from cl.features.knn import nearest_in_array
 
 REACH = 3  # proposed pairs are at most so many places apart
 FEWEST = 6  # images of a label that show which similarities are usual
 WRONG = 0.005  # of the accepted pairs, the expected share of images that do not belong together
 NEIGHBOURS, NEARER = 16, 1 / 3  # a near copy is at most a third as far away as images that are none
+MANY, WIDTH = 2**14, 128  # more images are compared by projected features, for time
 
 DIGITS = re.compile(r"(\d+)")
 
@@ -21,7 +23,7 @@ DIGITS = re.compile(r"(\d+)")
 def series(
     features: Sequence[np.ndarray],
     names: Sequence[str],
-    labels: Sequence[str],
+    labels: Sequence[str] | np.ndarray,
     times: np.ndarray | None = None,
 ) -> np.ndarray:
     """(m, 2): pairs of images that belong together; `cl.features.copies.groups` connects them.
@@ -30,8 +32,8 @@ def series(
     are more similar than those of nearly all pairs of one label that are far apart, by half the label's
     images, and so rarely belong together. The threshold lets 0.5 % of the accepted pairs be wrong (Benjamini
     and Hochberg 1995, with the distant pairs as null distribution). So independent images in any order hardly
-    give a pair, also if labels are in order. Near copies are found wherever they are: all are at most a third
-    as far from an image as the next one.
+    give a pair, also if labels are in order. Near copies are found anywhere within a label: all are at most a
+    third as far from an image as the next one.
 
     Args:
         features: (N, D) of one encoder or of several, which count equally.
@@ -46,7 +48,7 @@ def series(
         orders.append(known[times[known].argsort(kind="stable")])
     codes = np.unique(np.asarray(labels), return_inverse=True)[1]
     found = [_similar_neighbours(rows, order, codes[order]) for order in orders]
-    found += [_near_copies(np.concatenate(rows, axis=1))]
+    found += [members[_near_copies([each[members] for each in rows])] for members in _by_label(codes)]
     return np.unique(np.sort(np.concatenate(found), axis=1), axis=0)
 
 
@@ -57,13 +59,19 @@ def _unit(features: np.ndarray) -> np.ndarray:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in DIGITS.split(name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in DIGITS.split(name)]
+
+
+def _by_label(labels: np.ndarray) -> list[np.ndarray]:
+    """The positions of each label's images, in order."""
+    ends = np.cumsum(np.unique(labels, return_counts=True)[1])[:-1]
+    return np.split(labels.argsort(kind="stable"), ends)
 
 
 def _similar_neighbours(rows: list[np.ndarray], order: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The accepted pairs (m, 2) of images that are close in this order (n,), which have these labels (n,)."""
     sums, counts = np.zeros(len(labels)), np.zeros(len(labels))
-    far = [pair for label in np.unique(labels) for pair in _far_apart(np.flatnonzero(labels == label))]
+    far = [pair for members in _by_label(labels) for pair in _far_apart(members)]
     if not far:
         return np.empty((0, 2), int)
     distant = np.concatenate(far)
@@ -101,12 +109,18 @@ def _threshold(scores: np.ndarray, null: np.ndarray) -> float:
 
 def _similarity(rows: list[np.ndarray], pairs: np.ndarray) -> np.ndarray:
     """(m,): the cosine of each pair (m, 2), a mean over the encoders."""
-    first, second = pairs.T
-    return np.mean([np.einsum("nd,nd->n", each[first], each[second], dtype=np.float64) for each in rows], 0)
+    return np.stack([cosines_of(each, pairs) for each in rows]).mean(0, dtype=np.float64)
 
 
-def _near_copies(rows: np.ndarray) -> np.ndarray:
-    """Pairs (m, 2) of images that are each among the near copies of the other."""
+def _near_copies(features: list[np.ndarray]) -> np.ndarray:
+    """Pairs (m, 2) of images of a label that are each among the near copies of the other.
+
+    Without the mean of the label: otherwise all images of a distinct class would be near copies. A random
+    projection of many images keeps distances within about 6 % (Johnson and Lindenstrauss 1984).
+    """
+    rows = np.concatenate([_unit(each) for each in features], axis=1)
+    if len(rows) > MANY and rows.shape[1] > WIDTH:
+        rows = rows @ np.random.default_rng(0).standard_normal((rows.shape[1], WIDTH), np.float32)
     k = min(NEIGHBOURS + 2, len(rows))
     cosines, positions = nearest_in_array(rows, rows, k)
     distances = np.sqrt(2 - 2 * cosines.clip(max=1))

@@ -197,7 +197,10 @@ def test_an_encoder_for_smaller_images_is_mentioned(saved, expected, images, tmp
 
 
 def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path) -> None:
-    """In memory or as a file, by a loaded encoder or its file; patches too. PyTorch's settings stay."""
+    """In memory or as a file, by a loaded encoder, in half precision too, or its file; and patches.
+
+    PyTorch's settings stay.
+    """
     few = sorted(images.glob("folder 1/*.jpg"))[:3]
     loaded = cl.load(encoder)
     for patches, expected in ((False, loaded.embed(few).numpy()), (True, loaded.patches(few).numpy())):
@@ -208,17 +211,12 @@ def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path
         to = tmp_path / f"{patches}.npy"
         assert cl.embed(few, encoder=encoder, to=to, patches=patches) is None
         close(feature_files.read(to, patches=patches).features, expected)
+        half = cl.load(encoder).bfloat16()
+        encode = half.patches if patches else half.embed
+        close(cl.embed(few, encoder=half, patches=patches).features, encode(few).numpy())
     with pytest.raises(ValueError, match="True.npy is not a file of features .*shape"):
         feature_files.read(to)
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_encoders_in_half_precision_give_what_encoder_embed_gives(images, encoder) -> None:
-    few, loaded = sorted(images.glob("folder 1/*.jpg"))[:3], cl.load(encoder).bfloat16()
-    for patches, expected in ((False, loaded.embed(few).numpy()), (True, loaded.patches(few).numpy())):
-        found = cl.embed(few, encoder=loaded, patches=patches)
-        assert found is not None
-        close(found.features, expected)
 
 
 def test_mistakes_are_answered_in_one_sentence(project, images, encoder, tmp_path) -> None:

@@ -1,12 +1,14 @@
 """Bursts are found in names, times and features; independent images in any order give none."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from cl.commands.classifiers.heads import SHARED, train
+from cl.features import series as module
 from cl.features.copies import groups
 from cl.features.series import series
-from cl.statistics import independent, interval, judge
+from cl.statistics import judge
 
 CENTRES = 0.35 * np.random.default_rng(9).normal(size=(4, 32))
 
@@ -52,33 +54,29 @@ def test_bursts_are_found_by_name_and_by_time(size, encoders) -> None:
     assert ((truth[pairs[:, 0]] == truth[pairs[:, 1]]).mean() > 0.95) and len(pairs) > 300 - 300 / size
 
 
-def test_near_copies_are_found_wherever_they_are() -> None:
+def test_near_copies_are_found_anywhere_in_a_label_that_is_none_itself() -> None:
     features, labels = made(0, 300, 1)
+    labels[[7, 200, 250]] = 0
     features[200] = features[7] + 0.05
     features[250] = features[7] - 0.05
     number = found([features], labels)
     assert len({number[7], number[200], number[250]}) == 1
     assert number.max() + 1 >= 297
-    assert len(series([np.ones((40, 8))], list("ab") * 20, ["x"] * 40)) == 0, "an encoder without features"
+    assert len(series([np.ones((40, 8))], ["a", "1²3"] * 20, ["x"] * 40)) == 0, "an encoder without features"
+    for count in (4, 10):
+        distinct = np.eye(2, 32)[np.arange(2 * count) % 2] + features[: 2 * count] / 30
+        assert len(set(found([distinct], np.arange(2 * count) % 2).tolist())) == 2 * count
 
 
-def test_the_accuracy_of_a_classifier_is_not_that_of_its_bursts() -> None:
-    """`cl classify`, in four sets of thirty bursts; the truth is of new images."""
-    new, truth = made(99, 2000, 1)
-    errors, inside = {"found": [], "ignored": []}, 0
-    for seed in range(4):
-        features, labels = made(seed, 30, 10)
-        for name, used in (("found", found([features], labels)), ("ignored", None)):
-            fitted = train(features, np.eye(4, dtype=bool)[labels], list("abcd"), used)
-            expected = 100 * (fitted.head.probabilities(new).argmax(1) == truth).mean()
-            correct = (fitted.calibrated.argmax(1) == labels).astype(float)
-            errors[name].append(100 * correct.mean() - expected)
-            within = interval(100 * correct.mean(), independent(correct, used) / SHARED)
-            assert within
-            inside += name == "found" and within.low <= expected <= within.high
-    assert np.mean(errors["ignored"]) > 15
-    assert abs(np.mean(errors["found"])) < 6
-    assert inside >= 3
+def test_many_images_are_compared_in_little_memory_and_by_projected_features(monkeypatch) -> None:
+    monkeypatch.setattr(module, "MANY", 1000)
+    rows = np.random.default_rng(0).normal(size=(2000, 256)).astype(np.float32)
+    rows[1500] = rows[7] + 0.05
+    tracemalloc.start()
+    (pair,) = series([rows], [f"{n}.jpg" for n in range(2000)], ["x"] * 2000)
+    assert tracemalloc.get_traced_memory()[1] < 20 * rows.nbytes
+    tracemalloc.stop()
+    assert pair.tolist() == [7, 1500]
 
 
 def test_equal_encoders_are_not_called_different_for_their_bursts() -> None:

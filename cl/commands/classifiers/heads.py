@@ -130,7 +130,7 @@ def folds_of(
         count = counted(int(targets[:, label].sum()), "labelled images")
         raise ValueError(
             f"class {classes[label]!r} has {count}, expected at least 2 that can be held out apart (images "
-            "of a group, and copies, stay together); label more, or remove this label"
+            "of a group or burst, and copies, stay together); label more, or remove this label"
         )
     return folds
 

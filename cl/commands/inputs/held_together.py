@@ -17,26 +17,25 @@ def digests(files: Sequence[Path]) -> np.ndarray:
     return as_array([digest_of(file.read_bytes) for file in files])
 
 
-def held_together(names: Sequence[str], files: Sequence[Path]) -> tuple[np.ndarray, list[str]]:
+def held_together(names: Sequence[str], of_files: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """A number for each image, equal if a group or equal files connect them; remarks on the files.
 
     Args:
         names: of the groups of N images, "" for an image without one.
-        files: of the images; one that is missing, as beside features, has no copy.
+        of_files: (N, 2), `digests` of their files; one that is missing, as beside features, has no copy.
     """
     of_groups = as_array([digest(name.encode()) if name else UNREAD for name in names])
-    of_files = digests(files)
     pairs = [copies(each) for each in (of_groups, of_files)]
     of_images = {
         "held out together with an equal file": len(pairs[1]),
         "files not read, so copies are not held out together": int((~of_files.any(1)).sum()),
     }
     remarks = [f"{what}: {counted(number, 'images')}" for what, number in of_images.items() if number]
-    return groups(len(files), np.concatenate(pairs)), remarks
+    return groups(len(names), np.concatenate(pairs)), remarks
 
 
 def with_bursts(
-    together: np.ndarray, features: Sequence[np.ndarray], files: Sequence[Path], labels: Sequence[str]
+    together: np.ndarray, features: Sequence[np.ndarray], files: Sequence[Path], labels: np.ndarray
 ) -> tuple[np.ndarray, list[str]]:
     """The numbers (N,) of `held_together`, equal also for images of a burst; a remark if there are bursts.
 
@@ -44,17 +43,19 @@ def with_bursts(
         features, labels: as `cl.features.series.series` takes them.
         files: of the images; their names and the times in them propose which belong together.
     """
-    times = np.array([taken_at(file) for file in files])
-    pairs = series(features, [str(file) for file in files], labels, times)
-    firsts = np.unique(together, return_index=True)[1][together]
-    connected = np.stack([firsts, np.arange(len(together))], axis=1)
-    sizes = np.bincount(groups(len(together), pairs))
-    bursts = sizes[sizes > 1]
-    if not len(bursts):
+    # Of equal files, one: they are not a burst, and show no usual similarity.
+    _, firsts, number = np.unique(together, return_index=True, return_inverse=True)
+    names = [files[image] for image in firsts]
+    times = np.array([taken_at(file) for file in names])
+    pairs = series([each[firsts] for each in features], list(map(str, names)), labels[firsts], times)
+    if not len(pairs):
         return together, []
+    connected = groups(len(firsts), pairs)
+    sizes = np.bincount(connected)
+    bursts = sizes[sizes > 1]
     remark = (
-        f"{bursts.sum()} of {counted(len(together), 'images')} are in about {counted(len(bursts), 'bursts')} "
-        "(by names, times and features), which are held out together and widen the intervals; give a column "
-        "group instead, or --ungrouped if each image stands alone"
+        f"{bursts.sum()} of {counted(len(firsts), 'images')} are in about {counted(len(bursts), 'bursts')} "
+        "(by names, times and features), and those of a burst count together; give a column group instead, "
+        "or --ungrouped if each image stands alone"
     )
-    return groups(len(together), np.concatenate([pairs, connected])), [remark]
+    return connected[number], [remark]

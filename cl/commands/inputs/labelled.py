@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class LabelledImages:
     features: (N, D).
     labels: (N,).
     groups: (N,), "" for an image without a group.
+    digests: (N, 2), hashes of the files.
     together: (N,), equal numbers for images of a group or burst, and for copies.
     """
 
@@ -37,6 +39,7 @@ class LabelledImages:
     features: np.ndarray
     labels: np.ndarray
     groups: np.ndarray
+    digests: np.ndarray
     together: np.ndarray
 
     def __len__(self) -> int:
@@ -45,14 +48,11 @@ class LabelledImages:
     def at(self, chosen: np.ndarray) -> "LabelledImages":
         """The images at these positions, or where a mask is true."""
         positions = np.arange(len(self))[chosen]
-        return LabelledImages(
-            [self.names[position] for position in positions],
-            [self.files[position] for position in positions],
-            self.features[positions],
-            self.labels[positions],
-            self.groups[positions],
-            self.together[positions],
+        chosen_of: Any = (
+            x[positions] if isinstance(x, np.ndarray) else [x[i] for i in positions]
+            for x in vars(self).values()
         )
+        return LabelledImages(*chosen_of)
 
 
 def read(
@@ -102,7 +102,7 @@ def read(
             f"all training images are of the class {str(bank.labels[0])!r}, expected at least two classes; "
             "give others too"
         )
-    copy, original = copies(digests([*bank.files, *queries.files])).T
+    copy, original = copies(np.concatenate([bank.digests, queries.digests])).T
     of_training = copy[original < len(bank)] - len(bank)  # negative: a copy within training
     new = ~np.isin(np.arange(len(queries)), of_training)
     if not new.any():
@@ -163,22 +163,24 @@ def _labelled(
     if unlabelled := int((~labelled).sum()):
         say(f"left out {counted(unlabelled, 'images')} without a label")
     labels, groups = np.array([label or ("", "") for label in known]).T
-    every = np.concatenate(features)
-    return LabelledImages(names, files, every, labels, groups, np.arange(len(every))).at(labelled)
+    unknown = np.zeros((len(names), 2), np.uint64), np.arange(len(names))
+    found = LabelledImages(names, files, np.concatenate(features), labels, groups, *unknown).at(labelled)
+    return replace(found, digests=digests(found.files))
 
 
 def _together(
     sides: Sequence[LabelledImages], widths: Sequence[int], *, ungrouped: bool
 ) -> tuple[np.ndarray, list[str]]:
     """Equal numbers for images of all sides that belong together; remarks. Given groups replace bursts."""
-    groups, files, labels = (
-        [each for side in sides for each in getattr(side, name)] for name in ("groups", "files", "labels")
+    groups, of_files, labels, rows = (
+        np.concatenate([getattr(side, name) for side in sides])
+        for name in ("groups", "digests", "labels", "features")
     )
-    together, remarks = held_together(groups, files)
+    together, remarks = held_together(groups.tolist(), of_files)
     if ungrouped or any(groups):
         return together, remarks
-    features = np.split(np.concatenate([side.features for side in sides]), np.cumsum(widths), axis=1)
-    together, bursts = with_bursts(together, features, files, labels)
+    files = [file for side in sides for file in side.files]
+    together, bursts = with_bursts(together, np.split(rows, np.cumsum(widths), axis=1), files, labels)
     return together, remarks + bursts
 
 
@@ -194,14 +196,10 @@ def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, Labell
         (label, number_of(key), key) for label, key in zip(images.labels, keys, strict=True)
     )
     held = np.array([key not in kept and held_out(key, share) for key in keys])
-    if len({*keys}) == 1:
-        raise ValueError(
-            f"all {counted(len(held), 'images')} belong to one group, so none can be held out; give images "
-            "of other groups, or other images with val"
-        )
     if held.all() or not held.any():
         raise ValueError(
-            f"holdout={share} of {counted(len(held), 'images')} leaves {(~held).sum()} training and "
-            f"{held.sum()} validation images, expected at least one of each; give other images with val"
+            f"holdout={share} of {counted(len(held), 'images')} ({len({*keys})} independent) leaves "
+            f"{(~held).sum()} training and {held.sum()} validation images, expected at least one of each; "
+            "give other images with val"
         )
     return images.at(~held), images.at(held)

@@ -8,7 +8,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from cl.commands.inputs.held_together import held_together
+from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.listing import TABLES, root_of
 from cl.commands.inputs.paths import File
 from cl.console.wording import counted
@@ -237,6 +237,6 @@ def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
         known = {group for _, group in rows} - {""}
         remarks.append(f"images of each of the {counted(len(known), 'groups')} are held out together")
     groups[labelled], copies = held_together(
-        [rows[row][1] for row in labelled], [root / names[row] for row in labelled]
+        [rows[row][1] for row in labelled], digests([root / names[row] for row in labelled])
     )
     return Targets(names, classes, targets, groups, remarks + copies, labels.has_groups)
