@@ -94,21 +94,16 @@ class Cache:
     def _reserve(self, used: int, size: int) -> bool:
         """Add `size` to the byte count if it fits. After a kill, the count may be too high, never too low."""
         total = int(os.pread(used, DIGITS, 0))
-        if total + size > self.limit:
-            total = self._evict(self.limit - self.limit // SLACK - size)
+        if total + size > self.limit:  # leftovers of killed processes go, then least recently used pieces
+            total, pieces = self._scan()
+            for _, freed, path in sorted(pieces):
+                if total <= self.limit - self.limit // SLACK - size:
+                    break
+                path.unlink()
+                total -= freed
         fits = total + size <= self.limit
         _write_number(used, total + size if fits else total)
         return fits
-
-    def _evict(self, target: int) -> int:
-        """Remove leftovers of killed processes, then least recently used pieces, down to `target` bytes."""
-        total, pieces = self._scan()
-        for _, size, path in sorted(pieces):
-            if total <= target:
-                break
-            path.unlink()
-            total -= size
-        return total
 
     def _scan(self) -> tuple[int, list[tuple[int, int, Path]]]:
         """Bytes in the folder; last use, size and path of each piece. Removes killed processes' leftovers."""

@@ -60,17 +60,12 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False, tes
             image = _with_usable_masks(image, findings, test=test) if masks else image
         used.append(image)
     records = [_record(image, categories, findings) for image in used]
-    return CocoSplit(
-        records, categories, [names[category] for category in categories], _evaluated(used, names)
-    )
-
-
-def _evaluated(images: list[_Image], names: dict[int, str]) -> dict[str, list[dict]]:
-    return {
-        "images": [{"id": i.image_id, "width": i.size[0], "height": i.size[1]} for i in images],
-        "annotations": [annotation for image in images for annotation in image.annotations],
+    evaluated = {
+        "images": [{"id": i.image_id, "width": i.size[0], "height": i.size[1]} for i in used],
+        "annotations": [annotation for image in used for annotation in image.annotations],
         "categories": [{"id": category, "name": name} for category, name in names.items()],
     }
+    return CocoSplit(records, categories, [names[category] for category in categories], evaluated)
 
 
 def _parse(

@@ -84,21 +84,16 @@ def fine_tune(
     if rank() == 0:
         detector.write(run.out)
         write_csv(run.out / "epochs.csv", list(rows[0]), [list(row.values()) for row in rows])
-        shared[0] = _evaluate(detections, dataset, config, run.out)
+        dataset.findings.write(run.out / "data.csv")
+        draw(detections, dataset, run.out / "detections.png")
+        shared[0], by_class = evaluate(detections, dataset, config)
+        table = np.stack(list(by_class.values()), axis=1)  # (classes, metrics)
+        cells = [["" if np.isnan(value) else round(float(value), 2) for value in row] for row in table]
+        named = [[name, *row] for name, row in zip(dataset.classes, cells, strict=True)]
+        write_csv(run.out / "classes.csv", ["class", *by_class], named)
     if ranks() > 1:
         dist.broadcast_object_list(shared)
     return shared[0]
-
-
-def _evaluate(detections: list[Detections], dataset: DataSet, config: Config, out: Path) -> dict[str, float]:
-    dataset.findings.write(out / "data.csv")
-    draw(detections, dataset, out / "detections.png")
-    metrics, by_class = evaluate(detections, dataset, config)
-    table = np.stack(list(by_class.values()), axis=1)  # (classes, metrics)
-    cells = [["" if np.isnan(value) else round(float(value), 2) for value in row] for row in table]
-    rows = [[name, *row] for name, row in zip(dataset.classes, cells, strict=True)]
-    write_csv(out / "classes.csv", ["class", *by_class], rows)
-    return metrics
 
 
 def build_optimizer(detector: Detector, config: Config) -> torch.optim.Optimizer:
@@ -152,7 +147,12 @@ def _passes(task: Detection, data: TrainImages, steps: range) -> Iterator[Tensor
     """
     norms = _norms(task)
     local_counts = torch.zeros(len(norms), device=task.machine.device)
-    hooks = [norm.register_forward_pre_hook(partial(_count, local_counts, i)) for i, norm in enumerate(norms)]
+
+    def count(i: int, norm: nn.Module, inputs: tuple[Tensor]) -> None:
+        if norm.training:
+            local_counts[i] = inputs[0].numel() / inputs[0].shape[1]
+
+    hooks = [norm.register_forward_pre_hook(partial(count, i)) for i, norm in enumerate(norms)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
@@ -167,12 +167,6 @@ def _passes(task: Detection, data: TrainImages, steps: range) -> Iterator[Tensor
     for norm, momentum, hook in zip(norms, momenta, hooks, strict=True):
         norm.momentum = momentum
         hook.remove()
-
-
-def _count(counts: Tensor, i: int, norm: nn.Module, inputs: tuple[Tensor]) -> None:
-    """Write to counts[i] how many elements per channel a norm takes its statistics from."""
-    if norm.training:
-        counts[i] = inputs[0].numel() / inputs[0].shape[1]
 
 
 def _norms(module: nn.Module) -> list[Any]:

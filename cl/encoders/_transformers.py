@@ -45,7 +45,11 @@ def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
             f"{file} holds a vision transformer {other}; expected one of timm, DINO, DINOv2, MoCo v3 or "
             "MAE; if timm publishes it, give timm:<name>, or put timm's config.json beside timm's file"
         )
-    heads = int(metadata["heads"]) if "heads" in metadata else _usual_heads(named, prefix)
+    width = named["cls_token"].shape[-1]
+    # The usual number of heads: 12 up to ViT-B in MoCo v3, otherwise one per 64 features.
+    is_moco = prefix in MOCO_V3 or _has_sines(named, rows_first=True)
+    usual = 12 if width <= 768 and is_moco else HEADS.get(width, max(1, width // 64))
+    heads = int(metadata.get("heads", usual))
     deviations: tuple[str, ...] = ()
     doubt = ""
     if "heads" not in metadata and heads < 12 and _has_sines(named, rows_first=False):
@@ -112,14 +116,6 @@ def _difference(tensors: dict[str, Tensor]) -> str:
     if not _is_square(_patches(tensors)) or projection.shape[2] != projection.shape[3]:
         return "for images that are not square"
     return ""
-
-
-def _usual_heads(tensors: dict[str, Tensor], prefix: str) -> int:
-    """The usual number of heads for this width: 12 up to ViT-B in MoCo v3, otherwise one per 64 features."""
-    width = tensors["cls_token"].shape[-1]
-    if width <= 768 and (prefix in MOCO_V3 or _has_sines(tensors, rows_first=True)):
-        return 12
-    return HEADS.get(width, max(1, width // 64))
 
 
 def _has_sines(tensors: dict[str, Tensor], *, rows_first: bool) -> bool:

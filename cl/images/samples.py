@@ -32,14 +32,7 @@ def tiff_tags(file: BinaryIO) -> Mapping[int, Any]:
 
 
 def check_tiff(tags: Mapping[int, Any], *, known: bool = True) -> None:
-    """Refuse samples that Pillow drops or misreads.
-
-    Args:
-        known: whether Pillow opens the file.
-
-    Raises:
-        ValueError: the pixels are other than gray, RGB, CMYK or Lab, with or without opacity.
-    """
+    """Raises ValueError if Pillow drops or misreads samples, or does not know the file (`known`)."""
     if not tags:
         return
     bits, samples = max(tags.get(TAGS.BITSPERSAMPLE, (1,))), tags.get(TAGS.SAMPLESPERPIXEL, 1)

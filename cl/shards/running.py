@@ -27,7 +27,7 @@ def run(work: Work, report: Callable[..., None], team: Team) -> None:
     def note_progress(*, kept: bool = False) -> None:
         """Report shards finished since the last call, by any process."""
         nonlocal waiting
-        finished = work.finished()
+        finished = {path.stem for path in work.notes.glob("*.note")}
         for job in (job for job in waiting if job.stem in finished):
             report(len(images_begun(work.listed(job))), kept=kept)
         waiting = [job for job in waiting if job.stem not in finished]

@@ -83,10 +83,6 @@ class Work:
             return False
         return True
 
-    def finished(self) -> set[str]:
-        """The stems of the shards with a note."""
-        return {path.stem for path in self.notes.glob("*.note")}
-
     def begin(self, kind: str, team: Team) -> None:
         """Create the folder; clear it if its shards come from other images, settings, code or formats.
 

@@ -10,18 +10,14 @@ from pydantic import Field
 
 from cl.console.wording import counted
 from cl.images.image import Splits
-from cl.sources import Source
-from cl.sources._shared.imagenet import check_present, list_images
+from cl.sources._shared.imagenet import ImageNetSource, list_images
 
 
-class Config(Source):
+class Config(ImageNetSource):
     """`classes`: how many must be present, 1000."""
 
     kind: Literal["imagenet"]
     classes: int = Field(gt=0)
-
-    def check_present(self, raw: Path) -> None:
-        check_present(raw / "imagenet")
 
 
 def splits(config: Config, raw: Path) -> Splits:

@@ -5,18 +5,14 @@ from typing import Literal
 
 from cl.console.wording import counted
 from cl.images.image import Splits
-from cl.sources import Source
-from cl.sources._shared.imagenet import check_present, list_images
+from cl.sources._shared.imagenet import ImageNetSource, list_images
 
 
-class Config(Source):
+class Config(ImageNetSource):
     """`list`: the file of wnids. Three lists circulate, so the manifest records a hash of the classes."""
 
     kind: Literal["imagenet100"]
     list: str
-
-    def check_present(self, raw: Path) -> None:
-        check_present(raw / "imagenet")
 
 
 def splits(config: Config, raw: Path) -> Splits:

@@ -64,10 +64,7 @@ def _write_patches(config: Config, root: Path) -> None:
             folder = root / split / name
             folder.mkdir(parents=True)
             for number in range(counts[split]):
-                _patch(band, config.side, rng).save(folder / f"{number:04d}.jpg", quality=QUALITY)
-
-
-def _patch(band: Picture.Image, side: tuple[int, int], rng: np.random.Generator) -> Picture.Image:
-    size = int(rng.integers(side[0], min(side[1], *band.size) + 1))
-    left, top = (int(rng.integers(0, length - size + 1)) for length in band.size)
-    return band.crop((left, top, left + size, top + size))
+                size = int(rng.integers(config.side[0], min(config.side[1], *band.size) + 1))
+                left, top = (int(rng.integers(0, length - size + 1)) for length in band.size)
+                patch = band.crop((left, top, left + size, top + size))
+                patch.save(folder / f"{number:04d}.jpg", quality=QUALITY)

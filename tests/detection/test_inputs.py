@@ -154,8 +154,6 @@ def test_overlaps_are_as_exact_as_the_thresholds() -> None:
         ("annotations", {"area": None}, "annotation 1 has area None"),
         ("annotations", {"bbox": [1, 2, 3, 10**400]}, "annotation 1 has bbox .* expected four numbers"),
         ("annotations", {"iscrowd": "0"}, "annotation 1 has iscrowd '0', expected 0 or 1"),
-        ("annotations", {"image_id": "1"}, "has image_id '1', which is not listed .the first is "),
-        ("annotations", {"category_id": "2"}, "has category_id '2', which is not listed"),
         ("categories", {"id": "1"}, "not a COCO instances file .TypeError"),
         ("categories", {"name": 5}, "a category has the name 5, expected text"),
         ("images", {"id": "1"}, "not a COCO instances file .TypeError"),

@@ -354,14 +354,10 @@ def test_labels_must_be_as_promised(labels, expected, message) -> None:
     check_labels(Splits(classes, images, images), message[-4:].lstrip("="))
 
 
-def test_one_class_is_no_label() -> None:
-    images = [Image("a", Path("a.png"), 0)]
-    with pytest.raises(ValueError, match="all labels are 'all', .*; give two"):
-        check_labels(Splits(["all"], images, images), "all")
-
-
-def test_a_split_without_any_label_is_refused() -> None:
+def test_one_class_and_a_split_without_labels_are_refused() -> None:
     labelled, unlabelled = ([Image("a", Path("a.png"), label)] for label in (0, UNLABELLED))
+    with pytest.raises(ValueError, match="all labels are 'all', .*; give two"):
+        check_labels(Splits(["all"], labelled, labelled), "all")
     with pytest.raises(ValueError, match="no validation image has a label; label some"):
         check_labels(Splits(["cat", "dog"], labelled, unlabelled), "some")
 

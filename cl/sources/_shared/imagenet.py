@@ -12,6 +12,7 @@ from typing import IO, cast
 from cl.console.wording import counted
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
+from cl.sources import Source
 from cl.sources._shared.archives import members
 from cl.sources._shared.class_folders import check_complete, class_folders
 
@@ -40,12 +41,14 @@ class TarImage(Image):
 ByWnid = dict[str, list[TarImage]]  # not labelled yet
 
 
-def check_present(root: Path) -> None:
-    """Check that the folder contains class folders or the archives.
+class ImageNetSource(Source):
+    """ImageNet in `<raw>/imagenet`."""
 
-    Raises:
-        ValueError: both are missing.
-    """
+    def check_present(self, raw: Path) -> None:
+        _check_present(raw / "imagenet")
+
+
+def _check_present(root: Path) -> None:
     if (root / "train").is_dir():
         return
     if missing := [name for name in (TRAIN, VAL, DEVKIT) if not (root / name).is_file()]:
@@ -62,7 +65,7 @@ def list_images(root: Path, classes: list[str] | None = None) -> Splits:
     Raises:
         ValueError: files are missing or damaged, or a class is missing.
     """
-    check_present(root)
+    _check_present(root)
     if (root / "train").is_dir():
         return class_folders(root, classes)
     train = _train_images(root / TRAIN)
