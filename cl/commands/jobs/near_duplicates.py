@@ -29,7 +29,7 @@ from cl.runtime.machine import MOST_WORKERS
 
 K = 50  # nearest images by features
 K_PIXELS = 10  # and by small versions
-SAMPLE = 200  # images that are copied
+SAMPLE, TOGETHER = 200, 10  # images that are copied; at a time, as an encoder is slow with few
 MISSED = 0.01, 0.05  # of the made copies, by the threshold of agreement: usually, and at most
 DIFFERENT = 0.99  # of the pairs of sampled images at least
 SHORT_SIDE = 512  # pixels of an image that is copied, at most
@@ -152,12 +152,13 @@ def _made_copies(
     """Features (S kinds, D) and small versions (S kinds, SIDE, SIDE) of copies of S images, by image."""
     features, small = [], []
     with count(len(paths), "images, changed to find near copies (2 of 3)") as report:
-        for path in paths:
-            picture = _shrunk(Picture.fromarray(encoder.transform.decoded(path)))
-            made = [change(picture, rng) for change in copies.CHANGES]
+        for start in range(0, len(paths), TOGETHER):
+            some = paths[start : start + TOGETHER]
+            pictures = [_shrunk(Picture.fromarray(encoder.transform.decoded(path))) for path in some]
+            made = [change(picture, rng) for picture in pictures for change in copies.CHANGES]
             features.append(encoder.embed(made))
             small += [copies.small(copy) for copy in made]
-            report(1)
+            report(len(some))
     return torch.cat(features).numpy(), np.stack(small)
 
 
