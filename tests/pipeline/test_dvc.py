@@ -222,7 +222,7 @@ def test_another_loss_trains_again_without_preparing_again(clone, dclw, tmp_path
     write(tmp_path / "params.yaml", dclw)
     assert (clone.folder / "params.yaml").read_text() == (tmp_path / "params.yaml").read_text()
     assert "-S loss=dclw</pre>" in (clone.folder / "report/index.html").read_text()
-    header, *rows = clone.run("make", "-o", ".venv/installed", "table").splitlines()
+    header, *rows = clone.run("make", "--no-print-directory", "-o", ".venv/installed", "table").splitlines()
     assert header.split() == ["experiment", "data", "method", "loss", "seed", "knn", "voc_c4"]
     (row,) = [line for line in rows if line.startswith("with-dclw ")]
     assert row.split()[1:5] == ["photos", "simclr", "dclw", "0"]

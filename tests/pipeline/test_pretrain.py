@@ -183,8 +183,8 @@ def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, mon
         assert second.code == 1
         assert f"Error: another process is writing into {folder}" in second.stderr
         assert "Traceback" not in second.stderr
+        assert [path.name for path in folder.iterdir()] == ["lock"]
     assert {path: path.stat().st_mtime_ns for path in (prepared / "results").rglob("*")} == before
-    assert [path.name for path in folder.iterdir()] == ["lock"]
 
 
 def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, here) -> None:
