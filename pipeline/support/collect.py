@@ -1,4 +1,4 @@
-"""Finished experiments of this repository: DVC's experiments, the workspace, and the branches."""
+"""Finished experiments: DVC's and the commits that these start from, the workspace, and the branches."""
 
 import csv
 import io
@@ -66,14 +66,16 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
 
 def _candidates() -> Iterator[_Candidate]:
     refs = git("for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps").split()
+    refs = [ref for ref in refs if ref.count("/") == 4 and not ref.startswith("refs/exps/exec/")]
     for ref in refs:
-        if ref.count("/") == 4 and not ref.startswith("refs/exps/exec/"):
-            yield from _at_commit(ref, ref.rsplit("/", 1)[1])
+        yield from _at_commit(ref, ref.rsplit("/", 1)[1])
     if all(Path(file).is_file() for file in FILES):
         params, lock = (Path(file).read_text() for file in FILES)
         yield _Candidate("workspace", "", params, lock)
     for ref in git("for-each-ref", "--format=%(refname)", "refs/heads").split():
         yield from _at_commit(ref, ref.removeprefix("refs/heads/"))
+    for base in dict.fromkeys("".join(ref.split("/")[2:4]) for ref in refs):
+        yield from _at_commit(base, base[:10])
 
 
 def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
