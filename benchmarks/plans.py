@@ -95,7 +95,7 @@ def check(path: Path, study: Study, rows: list[Row]) -> None:
     for commit, plan in dict.fromkeys((row.commit, row.plan) for row in rows if row.plan):
         if blob(commit, path) != plan or not git("merge-base", commit, "HEAD").startswith(commit):
             raise ValueError(
-                f"{path.stem}.csv has rows of commit {commit}, which is no ancestor of this one or lacks "
+                f"{path.stem}.csv has rows of commit {commit}, which is not an ancestor of HEAD or lacks "
                 f"their plan {plan}: delete them, to run them from a commit that stays in the history"
             )
         then = config.validated(Study, config.parse(git("cat-file", "blob", plan), str(path)))

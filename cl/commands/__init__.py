@@ -111,7 +111,7 @@ def classify_command(**options: Any) -> None:
     """Train a classifier on the images in LABELS, say how good it is, and classify all IMAGES.
 
     A label `a;b`, or two rows, give an image two labels. Images without a label are predicted. The folds of
-    cross-validation keep a group together, or a burst if there is no column group. The probabilities of a
+    cross-validation keep a group together, or bursts if the table has no groups. The probabilities of a
     labelled image are of a classifier that was not trained on it.
 
     --finetune trains copies of the encoder on two thirds of the labelled images each, and uses a fine-tuned

@@ -11,7 +11,7 @@ import numpy as np
 from cl.features.copies import cosines_of
 from cl.features.knn import nearest_in_array
 
-REACH = 3  # proposed pairs are at most so many places apart
+REACH = 3  # places between the images of a proposed pair, at most
 FEWEST = 6  # images of a label that show which similarities are usual
 WRONG = 0.005  # of the accepted pairs, the expected share of images that do not belong together
 NEIGHBOURS, NEARER = 16, 1 / 3  # a near copy is at most a third as far away as images that are none

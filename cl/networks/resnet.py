@@ -10,7 +10,7 @@ from torchvision.models import resnet
 
 
 class Network(resnet.ResNet):
-    """The network for images of so many channels (ResNet-50 of width 1, 2, 4: 24, 94, 375 million weights).
+    """The network for images of `channels` channels (ResNet-50 of width 1, 2, 4: 24, 94, 375 M weights).
 
     A cosine stem has fixed cosine patterns as weights; random ones fill it up.
 

@@ -104,7 +104,7 @@ def test_rows_are_accepted_only_from_commits_with_their_plan(case, results) -> N
     message = (
         "name.yaml: seeds changed after the first row"
         if case == "other plan"
-        else "no ancestor of this one or lacks"
+        else "not an ancestor of HEAD or lacks"
     )
     with pytest.raises(ValueError, match=message):
         stage.rows("name", stage.load("name"))

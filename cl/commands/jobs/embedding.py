@@ -119,7 +119,7 @@ class EmbeddingJob:
             The number of other files by reason.
 
         Raises:
-            ValueError: there are no images; or see `ImageNames.write`.
+            ValueError: there are no images, or `ImageNames.write` refuses one.
         """
         listing = ImageNames(self.inputs, self.partial / "listing")
         try:
