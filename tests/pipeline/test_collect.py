@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from cl.report.experiments import distinct
 from pipeline import report
 from pipeline.support.collect import collect
+from pipeline.support.provenance import git
 from tests.support.experiments import measured
 
 
@@ -99,16 +100,20 @@ def fill(repository: Repository, top1: float, **used: object) -> None:
     repository.put("evaluate@knn", "results/evaluate/knn.provenance.json", made)
 
 
-def test_experiments_the_workspace_and_branches_are_collected(repository) -> None:
+def test_experiments_their_base_the_workspace_and_branches_are_collected(repository) -> None:
+    fill(repository, 60.0)
+    repository.commit(PARAMS)
+    base = git("rev-parse", "HEAD").strip()
     fill(repository, 61.0)
-    repository.commit(PARAMS, ref=f"refs/exps/ab/{'c' * 38}/lucky-name")
+    repository.commit(PARAMS, ref=f"refs/exps/{base[:2]}/{base[2:]}/lucky-name")
     fill(repository, 62.0)
     repository.commit(PARAMS)
-    (found, workspace, branch) = collect(print)
-    assert [(e.name, e.metrics["knn_top1"]) for e in (found, workspace, branch)] == [
+    (found, workspace, branch, start) = collect(print)
+    assert [(e.name, e.metrics["knn_top1"]) for e in (found, workspace, branch, start)] == [
         ("lucky-name", 61.0),
         ("workspace", 62.0),
         ("main", 62.0),
+        (base[:10], 60.0),
     ]
     assert found.measurements == [measured("knn", "top1", 61.0)]
     assert len(found.revision) == 10
