@@ -157,6 +157,8 @@ def read(path: Path, *, patches: bool = False) -> Features:
     try:
         if path.suffix not in FORMATS:
             raise ValueError(f"its name does not end in {', '.join(FORMATS)}")
+        if not path.exists():
+            raise ValueError("it does not exist")
         with np.errstate(over="ignore"):  # `matching` refuses infinity by the image's name
             features = FORMATS[path.suffix].read(path)
         shape = tuple(features.features.shape)

@@ -97,7 +97,7 @@ def test_other_files_are_refused_with_their_reason(tmp_path) -> None:
     (tmp_path / "words.txt").write_text("1.jpg\n")
     pq.write_table(pa.table({"path": ["1.jpg"], "embedding": [[1.0]]}), tmp_path / "columns.parquet")
     wrong = {
-        tmp_path / "none.parquet": "No such file",
+        tmp_path / "none.parquet": r"\(it does not exist\)",
         tmp_path / "features.h5": "does not end in .parquet, .npy, .csv",
         write(tmp_path / "text.parquet", "name"): "Parquet",
         write(tmp_path / "list.csv", "path,label\n1.jpg,a\n"): "name",
