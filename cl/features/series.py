@@ -13,8 +13,9 @@ from cl.features.knn import nearest_in_array
 
 REACH = 3  # places between the images of a proposed pair, at most
 FEWEST = 6  # images of a label that show which similarities are usual
-WRONG = 0.005  # of the accepted pairs, the expected share of images that do not belong together
-NEIGHBOURS, NEARER = 16, 1 / 3  # a near copy is at most a third as far away as images that are none
+RISK = 0.05  # of any pair where no images belong together
+COST = 3  # of a wrong pair, which joins two bursts, in right pairs
+NEIGHBOURS, NEARER = 16, 1 / 3  # a near copy is at most 1/3 as far away as the nearest other image
 MANY, WIDTH = 2**14, 128  # more images are compared by projected features, for time
 
 DIGITS = re.compile(r"(\d+)")
@@ -30,10 +31,10 @@ def series(
 
     Images at most three places apart by name, or by time, are proposed. A pair is accepted if its features
     are more similar than those of nearly all pairs of one label that are far apart, by half the label's
-    images, and so rarely belong together. The threshold lets 0.5 % of the accepted pairs be wrong (Benjamini
-    and Hochberg 1995, with the distant pairs as null distribution). So independent images in any order hardly
-    give a pair, also if labels are in order. Near copies are found anywhere within a label: all are at most a
-    third as far from an image as the next one.
+    images, and so rarely belong together (Benjamini and Hochberg 1995, with the distant pairs as null
+    distribution). Independent images in any order give no pair in 95 % of sets, also if labels are in order.
+    If some images belong together, pairs are accepted until a third of the next ones would be wrong. Near
+    copies are found anywhere within a label: all are at most a third as far from an image as the next one.
 
     Args:
         features: (N, D) of one encoder or of several, which count equally.
@@ -70,15 +71,14 @@ def _by_label(labels: np.ndarray) -> list[np.ndarray]:
 
 def _similar_neighbours(rows: list[np.ndarray], order: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The accepted pairs (m, 2) of images that are close in this order (n,), which have these labels (n,)."""
-    sums, counts = np.zeros(len(labels)), np.zeros(len(labels))
     far = [pair for members in _by_label(labels) for pair in _far_apart(members)]
     if not far:
         return np.empty((0, 2), int)
     distant = np.concatenate(far)
     usual = _similarity(rows, order[distant])
-    for column in distant.T:
-        sums += np.bincount(column, usual, len(labels))
-        counts += np.bincount(column, minlength=len(labels))
+    first, second = distant.T
+    sums = np.bincount(first, usual, len(labels)) + np.bincount(second, usual, len(labels))
+    counts = np.bincount(distant.ravel(), minlength=len(labels))
     close = np.concatenate(
         [np.stack([at := np.arange(len(order) - k), at + k], 1) for k in range(1, REACH + 1)]
     )
@@ -86,7 +86,7 @@ def _similar_neighbours(rows: list[np.ndarray], order: np.ndarray, labels: np.nd
     means = sums / np.maximum(counts, 1)
     scores = _similarity(rows, order[close]) - means[close].mean(1)
     without = (sums[distant] - usual[:, None]) / np.maximum(counts[distant] - 1, 1)
-    return order[close[scores > _threshold(scores, usual - without.mean(1))]]
+    return order[close[_accepted(scores, usual - without.mean(1))]]
 
 
 def _far_apart(members: np.ndarray) -> Iterator[np.ndarray]:
@@ -98,13 +98,15 @@ def _far_apart(members: np.ndarray) -> Iterator[np.ndarray]:
             yield np.stack([members, np.roll(members, offset)], axis=1)
 
 
-def _threshold(scores: np.ndarray, null: np.ndarray) -> float:
-    """The score above which WRONG of the scores are expected to be of the null distribution."""
-    ranked, null = np.sort(scores)[::-1], np.sort(null)
-    above = 1 + len(null) - np.searchsorted(null, ranked)
-    expected = len(scores) * above / (len(null) + 1)
-    fits = np.flatnonzero(expected <= WRONG * np.arange(1, len(scores) + 1))
-    return float(np.nextafter(ranked[fits[-1]], -np.inf)) if len(fits) else np.inf
+def _accepted(scores: np.ndarray, null: np.ndarray) -> np.ndarray:
+    """Which scores (m,) are above the null distribution."""
+    order, null = scores.argsort()[::-1], np.sort(null)
+    above = 1 + len(null) - np.searchsorted(null, scores[order])
+    pairs, wrong = np.arange(1, len(scores) + 1), len(scores) * above / (len(null) + 1)
+    accepted = np.zeros(len(scores), bool)
+    if (wrong <= RISK * pairs).any():
+        accepted[order[: (pairs - COST * wrong).argmax() + 1]] = True
+    return accepted
 
 
 def _similarity(rows: list[np.ndarray], pairs: np.ndarray) -> np.ndarray:
@@ -128,6 +130,5 @@ def _near_copies(features: list[np.ndarray]) -> np.ndarray:
     count = np.where(is_gap, np.arange(1, k), 0).max(1, initial=0)  # with the image itself
     image, column = np.nonzero(np.arange(k) < count[:, None])
     pairs = np.stack([image, positions[image, column]], axis=1)
-    numbers = pairs @ [len(rows), 1]
-    mutual = np.isin(pairs[:, ::-1] @ [len(rows), 1], numbers) & (pairs[:, 0] < pairs[:, 1])
-    return pairs[mutual]
+    pairs, times = np.unique(np.sort(pairs, axis=1), axis=0, return_counts=True)
+    return pairs[times == 2]  # found from both images
