@@ -46,7 +46,7 @@ def of_run(path: Path, made: dict[str, Any], experiment: str) -> Plan:
     """The plan of a finished experiment, from the provenance of its pretraining.
 
     Raises:
-        ValueError: it was trained from code that is in no commit, or before the plan was.
+        ValueError: it was trained from uncommitted code, or before the plan was committed.
     """
     plan = Plan(str(made["commit"])[:DIGITS], blob(str(made["commit"]), path))
     if made["uncommitted_changes"] or not plan.blob:
@@ -88,7 +88,7 @@ def check(path: Path, study: Study, rows: list[Row]) -> None:
 
     Raises:
         ValueError: the plan is not in the commit that ran, the commit is not in the history, or seeds, arms,
-            settings or claims are others now.
+            settings or claims have changed.
     """
     if not study.registration and not all(row.plan for row in rows):
         raise ValueError(f"{path.stem}.csv has rows that name no plan: delete them, to run them again")

@@ -11,7 +11,7 @@ def read(file: Path, columns: Sequence[str], older: int | None = None) -> list[d
     """Read the rows; an empty list if the file does not exist.
 
     Args:
-        older: as many of the first columns may be all that the file has.
+        older: the file may have only this many of the first columns.
 
     Raises:
         ValueError: the file has other columns, or an incomplete row.

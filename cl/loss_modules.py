@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 import torch
-import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from cl.losses import (
     sigmoid,
     vicreg,
 )
-from cl.networks.passes import full_precision
+from cl.networks.passes import full_precision, l2_normalize
 from cl.networks.queue import NO_GROUP, Queue
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
@@ -130,7 +129,7 @@ class _Contrastive(_Loss):
         if labels is not None and self.memory_bank is not None:
             raise ValueError("labels cannot be combined with a memory bank, whose rows have none; omit one")
         with single_process(not self.gather_distributed), _without_autocast(views[0]):
-            rows = [F.normalize(full_precision(view), dim=1) for view in views]
+            rows = [l2_normalize(view) for view in views]
             if self.memory_bank is not None:
                 return self._loss(self._against_bank(rows, groups, temperature))
             if images * ranks() == 1:
@@ -322,7 +321,7 @@ class CosineLoss(_Loss):
         """Scalar in [0, 4]: the mean over the queries `z0` (N, D) and their targets `z1`, ... (N, D)."""
         _check_views(views)
         with _without_autocast(views[0]):
-            first, *others = (F.normalize(full_precision(view), dim=1) for view in views)
+            first, *others = (l2_normalize(view) for view in views)
             return self._loss(Agreement(first, torch.stack(others, 1)))
 
 

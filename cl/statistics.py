@@ -260,7 +260,8 @@ def judge(
 def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np.ndarray:
     """The mean of the differences (M, S) over each of many random halves of the groups, (H, S).
 
-    A group is in a half with probability 1/2. Neither the order of the images nor which encoder is A matters.
+    A group is in a half with probability 1/2. Neither the order of the images nor which encoder is A matters:
+    A and B are swapped if that gives the larger sorted sums; on a tie, both signs are returned, (2 H, S).
 
     Args:
         group: (M,) from 0.
@@ -270,10 +271,9 @@ def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np
     sums = np.stack([np.bincount(group, column) for column in columns], 1)  # (G, 1 + S), sizes first
     mirrored = np.r_[1, -np.ones(differences.shape[1])] * sums
     sums, mirrored = (rows[np.lexsort(rows.round(DIGITS).T)] for rows in (sums, mirrored))
-    unequal = (sums - mirrored).round(DIGITS).ravel()
-    unequal = unequal[unequal != 0]
-    sign = -1 if len(unequal) and unequal[0] < 0 else 1
-    sums = mirrored if sign < 0 else sums
+    difference = (sums - mirrored).round(DIGITS)
+    first = next(iter(difference[difference != 0]), 0)  # 0: they are equal
+    sign, sums = (-1, mirrored) if first < 0 else (1, sums)
     if len(sums) > MOST:
         bundle = rng.permutation(len(sums)) % MOST
         sums = np.stack([np.bincount(bundle, column) for column in sums.T], 1)
@@ -281,7 +281,7 @@ def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np
     total = np.concatenate(halves)
     total = total[total[:, 0] > 0]
     means = sign * (total[:, 1:] / total[:, :1]).round(DIGITS)
-    return means if len(unequal) else np.concatenate([means, -means])
+    return means if first else np.concatenate([means, -means])
 
 
 def interval_of_halves(means: np.ndarray) -> tuple[float, float]:

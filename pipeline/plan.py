@@ -41,7 +41,7 @@ def main() -> None:
     params, bank, queries = locations.data(params, progress.say)
     rules.check_data(params, bank, queries)
     here = command.find_machine(params)
-    params = pretraining.settle(params, here, len(bank))
+    params = pretraining.decide_compile(params, here, len(bank))
     pretraining.warn(params, progress)
     free, size = footprint.free(here.device), params.optim.batch_size
     progress.say(f"steps on {counted(size, 'images')}")

@@ -42,7 +42,7 @@ def main() -> None:
     here = command.find_machine(params)
     pretraining.warn(params, progress)
     params, bank, queries = locations.data(params, progress.say)
-    params = pretraining.settle(params, here, len(bank))
+    params = pretraining.decide_compile(params, here, len(bank))
     check_data(params, bank, queries)
     weights = pretraining.load_start(params)
     with runs.begin("pretrain") as run, command.results("pretrain") as results:

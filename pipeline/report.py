@@ -95,8 +95,8 @@ def _check(params: dict[str, Any]) -> None:
 
 def title(stage: str, values: dict[str, Any]) -> str:
     """What an evaluation or transfer is called; raises ValueError if these are not its parameters today."""
-    kind = Transfer if stage == "transfer" else module_of("evaluations", values["kind"]).Config
-    return kind.model_validate(values).title
+    config = Transfer if stage == "transfer" else module_of("evaluations", values["kind"]).Config
+    return config.model_validate(values).title
 
 
 def _publish(target: Path, html: str, markdown: str) -> None:

@@ -26,8 +26,7 @@ from cl.commands.embed import embed
 from cl.commands.inputs import listing, matching
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import with_bursts
-from cl.commands.inputs.labels import Labels, Targets, read_targets
-from cl.commands.inputs.labels import opened as opened_table
+from cl.commands.inputs.labels import Labels, Targets, opened_table, read_targets
 from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.outputs.classification import (
     FILE,

@@ -14,7 +14,7 @@ from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.labelled import LabelledImages
-from cl.commands.inputs.labels import opened as opened_table
+from cl.commands.inputs.labels import opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs import near_duplicates
 from cl.commands.outputs.tables import target_of

@@ -10,7 +10,7 @@ import numpy as np
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
-from cl.commands.inputs.labels import opened as opened_table
+from cl.commands.inputs.labels import opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress

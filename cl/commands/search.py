@@ -105,7 +105,7 @@ def search(
     if target and target.suffix == ".html":
         if "folder" not in bank.notes:
             progress("search").say(f"{path} does not record the folder of its images; looking for them here")
-        sha256 = bank.notes.get("sha256", "not recorded")[:12]
+        sha256 = bank.notes.get("sha256", "")[:12] or "not recorded"
         about = f"Features: {path}, by {bank.notes.get('encoder', 'an encoder')} (sha256 {sha256})"
         pictures.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded, about)
     elif target:

@@ -234,8 +234,8 @@ def _watch(store: Any, rank: int, ranks: int, over: threading.Event) -> None:
     """Exit if the next rank, on any node, shows no sign of life, or if the launcher is gone.
 
     Elastic only notices processes that end on its own machine. Without this function, the others would wait
-    for a hung process or a dead node until PATIENCE is over. Own beats are counted, not seconds: after the
-    machine has slept, a healthy neighbour would seem silent for as long.
+    for a hung process or a dead node until PATIENCE is over. It counts its own beats, not seconds: otherwise,
+    after the machine has slept, a healthy neighbour would seem to have been silent all that time.
     """
     launcher, neighbour = os.getppid(), (rank + 1) % ranks
     beats, missed, failure = -1, 0, ""
@@ -243,7 +243,8 @@ def _watch(store: Any, rank: int, ranks: int, over: threading.Event) -> None:
         try:
             store.add(f"{rank}", 1)
             found = store.add(f"{neighbour}", 0)
-            beats, missed = found, 0 if found != beats else missed + 1
+            missed = missed + 1 if found == beats else 0
+            beats = found
         except RuntimeError:
             failure = "lost contact with the other processes"
         if missed * BEAT > LOST:

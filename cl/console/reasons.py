@@ -43,4 +43,4 @@ def _with_one_line_for_suffixes(counts: Counter[str]) -> Counter[str]:
     suffixes = {reason: count for reason, count in counts.most_common() if reason.startswith(SUFFIX)}
     shown = ", ".join(reason.removeprefix(SUFFIX) for reason in list(suffixes)[:MOST])
     more = ", ..." if len(suffixes) > MOST else ""
-    return +(counts - Counter(suffixes) + Counter({f"{SUFFIX}{shown}{more}": sum(suffixes.values())}))
+    return counts - Counter(suffixes) + Counter({f"{SUFFIX}{shown}{more}": sum(suffixes.values())})

@@ -133,7 +133,7 @@ def image_size(
 
 
 def number_in(text: float | str) -> float:
-    """The number that a file states; NaN if it is none."""
+    """The number that a file states; NaN if it states none."""
     try:
         return float(text)
     except (OverflowError, TypeError, ValueError):

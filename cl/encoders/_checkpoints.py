@@ -25,7 +25,7 @@ WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_modul
 ARCH = "arch"  # the key of an architecture in checkpoints: it may lack the size of images and the pooling
 LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
-OTHERS = (
+OTHER_NETWORKS = (
     "for another network of timm, put timm's config.json beside the file, such as "
     '{"architecture": "convnext_tiny"}'
 )

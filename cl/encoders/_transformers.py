@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cl.encoders._checkpoints import OTHERS, Converted
+from cl.encoders._checkpoints import OTHER_NETWORKS, Converted
 from cl.networks.backbones import BackboneConfig, timm, vit
 from cl.runtime.tensor_files import below
 
@@ -139,7 +139,7 @@ def _config(
             expected = ", ".join(f"{known} with {number}" for known, number in usual.items())
             raise ValueError(
                 f"{file} holds a fine-tuned vision transformer of width {width} with {heads} heads, expected "
-                f"{expected}; {OTHERS}"
+                f"{expected}; {OTHER_NETWORKS}"
             )
         name = f"vit_{SIZES[width]}_patch{patch}_224"
         return timm.Config(

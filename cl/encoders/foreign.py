@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cl.encoders import _checkpoints, _descriptions, _resnets, _transformers, published
-from cl.encoders._checkpoints import ARCH, OTHERS, Converted
+from cl.encoders._checkpoints import ARCH, OTHER_NETWORKS, Converted
 from cl.networks import backbones
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.runtime.tensor_files import below, check_values, fingerprint
@@ -28,7 +28,7 @@ DESCRIBED = "named by its metadata, its description or timm"  # the origin of ot
 # Prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
 TARGETS = re.compile(r"(encoder_k|momentum|target|ema)", re.IGNORECASE)
 TEACHER = re.compile(r"teacher", re.IGNORECASE)
-CORRELATED = 0.1  # cosine of the weights of a network and its moving average, at least
+CORRELATED = 0.1  # the least cosine between a network's weights and those of its moving average
 Converter = Callable[[dict[str, Tensor], str, dict[str, str], str], Converted]
 # Networks recognised by their tensors: the name of a tensor that each has once, in regular expressions; the
 # beginning of other names beside it; and what converts the tensors.
@@ -190,7 +190,7 @@ def _filled(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> Ba
     ]
     if differences:
         more = f" (and {len(differences) - 1} more differences)" if differences[1:] else ""
-        raise ValueError(f"{file} is not a {config.title}: it {min(differences)}{more}; {OTHERS}")
+        raise ValueError(f"{file} is not a {config.title}: it {min(differences)}{more}; {OTHER_NETWORKS}")
     network.load_state_dict(tensors)
     check_values(network.state_dict(), file)  # after the conversion, which may overflow
     return network
@@ -257,7 +257,7 @@ def _chosen(
     if len(evaluated) == 1:
         return evaluated[0]
     held = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
-    remedy = OTHERS
+    remedy = OTHER_NETWORKS
     if evaluated:
         held = f"those below {', '.join(map(repr, evaluated))}"
         remedy = "choose one with --prefix, prefix= or FILE:PREFIX"

@@ -16,8 +16,8 @@ from cl.data.transform import Transform
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
-from cl.runtime.files import finished
-from cl.runtime.tensor_files import PARTIAL, save_tensors
+from cl.runtime.files import PARTIAL, finished
+from cl.runtime.tensor_files import save_tensors
 
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
 

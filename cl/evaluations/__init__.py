@@ -121,11 +121,12 @@ def write_predictions(
     """Write the predicted classes (n,) of the labelled validation images.
 
     classes.csv: number of images and top-1 (percent) of each class.
-    predictions.csv: true and predicted class of each image.
+    predictions.csv: true and predicted class of each image, and its group if images have groups.
     worst/: pictures of the classes with the lowest top-1.
 
     Args:
-        others: predictions by other representations, by name; columns of predictions.csv.
+        labels: the true classes (n,).
+        others: classes (n,) predicted from other representations, by name; columns of predictions.csv.
     """
     predicted, labels = predicted.cpu(), labels.cpu()
     classes = context.classes
@@ -144,7 +145,7 @@ def write_predictions(
 def write_images(
     path: Path, reader: Reader, positions: np.ndarray, columns: Mapping[str, Sequence[object]]
 ) -> None:
-    """Write a row for each image at these positions: its key, the columns, and its group if there are any."""
+    """Write a row for each image at `positions` (n,): key, `columns` (n values each), and group if any."""
     keys = [reader.keys[position].decode() for position in positions]
     table = {"image": keys, **columns}
     if reader.groups is not None:

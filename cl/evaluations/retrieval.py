@@ -47,8 +47,8 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     """hit1 and hit5 of the backbone's features, of each head and of each representation; number of queries.
 
     Percentage of queries whose own image, in the evaluation view, is among the 1 or 5 nearest by cosine.
-    `images.csv`: each image looked up and its place among the nearest, empty beyond; also for other
-    representations than the backbone.
+    `images.csv` lists the images looked up and their places among the nearest, a column per representation;
+    a place is empty if the image is not among them.
     """
     metrics: dict[str, dict[str, float]] = {}
     places: dict[str, list[int | str]] = {}
@@ -60,9 +60,9 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
         plan = Plan(len(context.val), batch, context.seed, ranks=1)
         views = TrainSet(context.val, context.transform, list(config.views.values()), plan)
         positions, queries = extract_views(encoder, views, context.machine, config.queries)
+        looked_up = positions.cpu().numpy()
         for name, bank, rows in zip(names, banks, queries, strict=True):
             hits = _hits(rows, bank, positions)
-            looked_up = positions.cpu().numpy()
             metrics[name] = {
                 f"hit{n}": share(hits[:, :n].any(1), context.val, looked_up)
                 for n in NEAREST

@@ -32,7 +32,8 @@ def knn_accuracy(
         train_labels, test_labels: (N,) and (M,), numbers or strings.
 
     Raises:
-        ValueError: the shapes do not fit, features are not finite, or there are fewer than k training rows.
+        ValueError: the shapes do not fit, features are not finite, there are fewer than k training rows, k is
+            below 1, or `temperature` is not above 0.
     """
     rows = checked(train_features, train_labels, test_features, test_labels)
     return 100 * float(knn_correct(*rows, k=k, temperature=temperature).double().mean())
@@ -68,7 +69,8 @@ def linear_probe(
         c: inverse strength of the L2 penalty, as in scikit-learn.
 
     Raises:
-        ValueError: the shapes do not fit, features are not finite, or all training rows have one label.
+        ValueError: the shapes do not fit, features are not finite, all training rows have one label, or `c`
+            is not above 0.
     """
     rows = checked(train_features, train_labels, test_features, test_labels)
     return 100 * float(linear_correct(*rows, c=c).double().mean())

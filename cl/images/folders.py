@@ -193,7 +193,7 @@ def classes_in(root: Path) -> dict[str, str]:
     folders: dict[str, str] = {}
     for name in sorted(path.name for path in root.iterdir() if is_class(path)):
         check_name(str(root / name))
-        check_class(name, str(root))
+        check_printable(name, str(root))
         if folders.setdefault(normalize("NFC", name), name) != name:
             raise ValueError(
                 f"{root} has two folders {name}, whose accents are encoded differently; merge them"
@@ -206,11 +206,11 @@ def is_class(path: Path) -> bool:
     return path.is_dir() and not why_hidden(path.name)
 
 
-def check_class(name: str, place: str) -> None:
-    """Check that pictures and pages can show the name of a class.
+def check_printable(name: str, place: str) -> None:
+    """Check that pictures and pages can show a name.
 
     Raises:
-        ValueError: the name contains a control character other than a tab, or an unassigned character.
+        ValueError: it contains a control character other than a tab, a surrogate, U+FFFE or U+FFFF.
     """
     if match := UNPRINTABLE.search(name):
         raise ValueError(f"{place}: the name {name!a} contains the control character {match[0]!a}; rename it")

@@ -22,17 +22,16 @@ def tiff_tags(file: BinaryIO) -> Mapping[int, Any]:
     with suppress(Exception):  # of damaged files
         file.seek(0)
         header = file.read(8)
-        if header[:4] not in HEADS:
-            return {}
-        tags = TiffImagePlugin.ImageFileDirectory_v2(header + (file.read(8) if header[2] == 43 else b""))
-        file.seek(tags.next)
-        tags.load(file)
-        return tags
+        if header[:4] in HEADS:
+            tags = TAGS.ImageFileDirectory_v2(header + (file.read(8) if header[2] == 43 else b""))
+            file.seek(tags.next)
+            tags.load(file)
+            return tags
     return {}
 
 
 def check_tiff(tags: Mapping[int, Any], *, known: bool = True) -> None:
-    """Raises ValueError if Pillow drops or misreads samples, or does not know the file (`known`)."""
+    """Raises ValueError if Pillow drops or misreads samples, or cannot open the file (not `known`)."""
     if not tags:
         return
     bits, samples = max(tags.get(TAGS.BITSPERSAMPLE, (1,))), tags.get(TAGS.SAMPLESPERPIXEL, 1)

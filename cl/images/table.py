@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from cl.console.wording import counted
-from cl.images.folders import SUFFIXES, check_class, wrong_suffix
+from cl.images.folders import SUFFIXES, check_printable, wrong_suffix
 from cl.runtime.stores import is_url
 
 # The columns and their synonyms, without case, plural, spaces and punctuation.
@@ -25,8 +25,8 @@ COLUMNS = {
 }
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
-# As in pandas.
 JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
+# As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
 
@@ -118,7 +118,7 @@ def read(table: Path, names: Mapping[str, str], naming: str = "") -> Table:
     Args:
         names: what the table calls each of COLUMNS to read. One that has its own name may be there under a
             synonym instead. `red,blue` for label: columns with a 1 for the images of these classes.
-        naming: how the user names the column of {}.
+        naming: the option that names a column, for messages, such as "--column {}"; "" if there is none.
 
     Raises:
         ValueError: the table is damaged, lacks `path` or a column with another name than its own, or has two
@@ -141,7 +141,7 @@ def read(table: Path, names: Mapping[str, str], naming: str = "") -> Table:
                 f"{place}: {path} is a URL; download the images, and write the paths of the files"
             )
         for name, cell in zip(COLUMNS, cells, strict=True):
-            check_class(cell or "", f"{place}, {name}")
+            check_printable(cell or "", f"{place}, {name}")
         rows.append(ImageRow(number, path, *cells[1:]))
     return Table(rows, [*content], about)
 
@@ -209,7 +209,7 @@ def _read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
         content = table.read_bytes()
         if table.suffix.lower() == ".parquet":
             parsed = parquet.read_table(io.BytesIO(content))
-        elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or not any(content[1:20:2] or b"x"):
+        elif content[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(content) > 1 and not any(content[1:20:2])):
             raise ValueError(f"{table} is UTF-16 text, expected UTF-8; save it again as CSV UTF-8")
         else:
             text = content.decode("utf-8-sig")

@@ -28,9 +28,8 @@ class Method(cld.ClusterMethod, QueueMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """The contrasts of MoCo for both queries, and two between the queries and each other's clusters."""
         keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
-        both = in_passes(
-            self.embed_twice, [*batch.views[:2], *batch.views[LARGE:]], separate=2
-        )  # (N, 2, D) each
+        queries = [*batch.views[:2], *batch.views[LARGE:]]
+        both = in_passes(self.embed_twice, queries, separate=2)  # (N, 2, D) each
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
         return instances + cld.cluster_contrasts(both, self.clustering)

@@ -23,7 +23,7 @@ from cl.statistics import PairedComparison, judge, separated
 
 MOST = 20_000  # images of each split on which the two encoders are compared
 NEIGHBOURS = 10  # training images that an image and a part of it should share
-SEEN_OF_300 = 3.0  # points that 300 images tell (docs/results/compare.md)
+SEEN_OF_300 = 3.0  # the smallest difference, in points, that 300 images show (docs/results/compare.md)
 START, ADAPTED = "the start encoder", "the adapted encoder"
 
 

@@ -42,9 +42,9 @@ def answers(read: ResultFiles, result: str, measured: Measurement) -> Answers:
     metric = measured.metric.removeprefix("cached_")
     if metric not in TABLES or measured.n > 1:
         return {}
-    file, column, is_right = TABLES[metric]
+    file, backbone, is_right = TABLES[metric]
     rows = read.table(result, file)
-    column = column if measured.representation == BACKBONE else measured.representation
+    column = backbone if measured.representation == BACKBONE else measured.representation
     if not rows or column not in rows[0]:
         return {}
     found = {row["image"]: (is_right(row, column), row.get("group", "")) for row in rows}
@@ -55,7 +55,7 @@ def answers(read: ResultFiles, result: str, measured: Measurement) -> Answers:
 def chance(read: ResultFiles, result: str, measured: Measurement) -> float | None:
     """What guessing reaches, in percent: always the most frequent class, or any image; None if unknown."""
     if rows := read.table(result, "predictions.csv"):
-        return 100 * Counter(row["truth"] for row in rows).most_common(1)[0][1] / len(rows)
+        return 100 * max(Counter(row["truth"] for row in rows).values()) / len(rows)
     if measured.metric in ("hit1", "hit5") and (images := read.metrics("prepare").get("val_images")):
         return 100 * int(measured.metric[-1]) / images
     return None

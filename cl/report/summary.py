@@ -28,6 +28,7 @@ from cl.report.page import dataset_name, environment, with_contents
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, PaperMatches, commands
 from cl.report.sweeps import measured_rows, sweeps
+from cl.runtime.metric_info import Measurement
 from cl.statistics import Estimate
 
 Title = Callable[[str, dict[str, Any]], str]  # of a stage and the parameters of its entry
@@ -98,6 +99,10 @@ def _rows(experiments: list[Experiment], title: Title) -> dict[str, Any]:
     groups = grouped(
         experiments, lambda e: [e.data, settings(e.params), *map(e.params.get, ("evaluations", "transfers"))]
     )
+    first = {
+        metric: next((found, each.params) for each in experiments if (found := each.find(metric)))
+        for metric in metrics
+    }
     several = [group for group in groups if len({experiment.seed for experiment in group}) > 1]
     return {
         "names": _short_names(keys),
@@ -106,20 +111,17 @@ def _rows(experiments: list[Experiment], title: Title) -> dict[str, Any]:
         "best": [best for metric in metrics if (best := _best(metric, groups))],
         "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
         "baselines": _baselines(experiments, keys, metrics),
-        "words": {metric: _in_words(metric, experiments, title) for metric in metrics},
-        "meanings": {
-            metric: next(found for each in experiments if (found := each.find(metric))) for metric in metrics
-        },
+        "words": {metric: _in_words(*each, title) for metric, each in first.items()},
+        "meanings": {metric: found for metric, (found, _) in first.items()},
     }
 
 
-def _in_words(metric: str, experiments: list[Experiment], title: Title) -> str:
+def _in_words(found: Measurement, params: dict[str, Any], title: Title) -> str:
     """Evaluation and metric as in reports; the metric's key if this code does not know its parameters."""
-    each, found = next((each, found) for each in experiments if (found := each.find(metric)))
     try:
-        return f"{title(found.stage, each.params[GROUPS[found.stage]][found.entry])}, {found.title}"
+        return f"{title(found.stage, params[GROUPS[found.stage]][found.entry])}, {found.title}"
     except (ImportError, ValueError):  # of an older experiment, or of a branch with its own evaluation
-        return metric
+        return found.name
 
 
 def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
+PARTIAL = ".partial"  # suffix of what is being written
 LOCK = "lock"  # the name of a file
 # A name or link does not lead to a readable file; other errors, such as EIO, are failures of the disk.
 NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -43,10 +44,10 @@ def exclusive(folder: Path, target: Path) -> Iterator[None]:
 
 def clear(folder: Path) -> None:
     """Remove the files in a folder of `exclusive`, except its lock: another process could then use it too."""
-    for path in [path for path in folder.glob("*") if path.name != LOCK]:
+    for path in list(folder.glob("*")):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
-        else:
+        elif path.name != LOCK:
             path.unlink(missing_ok=True)
 
 
@@ -87,7 +88,7 @@ def reason(error: BaseException) -> str:
 def finished(path: Path) -> Iterator[Path]:
     """A path that no other writer has; on success, the file is renamed to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     try:
         yield partial
         partial.replace(path)

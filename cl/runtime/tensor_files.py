@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-PARTIAL = ".partial"  # suffix of the folder in which a file is being written
+from cl.runtime.files import PARTIAL
+
 METADATA = "cl"  # a single entry: the order of several, and so the file's bytes, would vary
 CHECKSUM = "crc32"
 
@@ -120,14 +121,13 @@ def check_values(tensors: dict[str, Tensor], file: str | Path) -> None:
     """
     for name, tensor in tensors.items():
         is_variance = name.endswith("running_var")
-        if tensor.isfinite().all() and not (is_variance and (tensor < 0).any()):
-            continue
-        wrong = tensor[~tensor.isfinite() | (tensor < 0 if is_variance else False)][0].item()
-        expected = "finite variances of at least 0" if is_variance else "finite numbers"
-        raise ValueError(
-            f"{file} has {wrong} in {name}, expected {expected}: its training diverged, or it is damaged; "
-            "choose an earlier checkpoint, or download it again"
-        )
+        wrong = ~tensor.isfinite() | (tensor < 0) if is_variance else ~tensor.isfinite()
+        if wrong.any():
+            expected = "finite variances of at least 0" if is_variance else "finite numbers"
+            raise ValueError(
+                f"{file} has {tensor[wrong][0].item()} in {name}, expected {expected}: its training "
+                "diverged, or it is damaged; choose an earlier checkpoint, or download it again"
+            )
 
 
 def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

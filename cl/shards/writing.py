@@ -194,7 +194,7 @@ def _check_classes(
     """
     expected = {image.label for image in listed} - {UNLABELLED} if split == "val" else range(len(classes))
     empty = sorted(set(expected) - set(np.unique(labels).tolist()))
-    if empty or len(listed) > len(labels) == 0:
+    if empty or (len(listed) and not len(labels)):
         examples = {reason: key for key, reason in skipped.items()}
         reasons = "; ".join(f"{key}: {reason}" for reason, key in list(examples.items())[:3])
         what = (

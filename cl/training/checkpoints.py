@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from cl.runtime.files import PARTIAL
 from cl.runtime.tables import write_csv
-from cl.runtime.tensor_files import PARTIAL, DamagedError, below, load_state, load_tensors, save_tensors
+from cl.runtime.tensor_files import DamagedError, below, load_state, load_tensors, save_tensors
 
 KEEP = 2
 SHARE = 0.02  # of the time, for saving

@@ -27,7 +27,7 @@ class Task(nn.Module):
         self.machine, self.seed = machine, seed
 
     def begin_epoch(self, epoch: int) -> None:
-        """Called before an epoch's first step, from epoch 0; a resumed run needs its results in buffers."""
+        """Called before the first step of an epoch (from 0); a run resumed within it relies on buffers."""
 
     def begin_step(self, step: int, progress: float) -> None:
         """Called before `forward`; `progress` in [0, 1) is the fraction of steps done.

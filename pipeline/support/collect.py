@@ -159,8 +159,7 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs
             continue
         experiment.metrics.update(json.loads(metrics))
         experiment.provenance[result] = origin
-        if "/" in result:
-            experiment.measurements.extend(Measurement(**each) for each in origin["measurements"])
+        experiment.measurements.extend(Measurement(**each) for each in origin.get("measurements", []))
         if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
             experiment.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
         if result.startswith("analyze/"):

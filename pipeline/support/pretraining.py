@@ -47,7 +47,7 @@ def warn(params: Params, progress: Progress) -> None:
         progress.say(sentence)
 
 
-def settle(params: Params, here: Machine, images: int) -> Params:
+def decide_compile(params: Params, here: Machine, images: int) -> Params:
     """The parameters with `optim.compile` true or false: auto is true where compiling saves time.
 
     Args:

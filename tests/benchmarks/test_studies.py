@@ -67,7 +67,7 @@ def test_a_claim_needs_an_interval_inside_its_bounds(claim, values, verdict) -> 
     decision = decided(PAIR | claim, a=values, b=ZERO)
     assert studies.cells(decision, decision.verdict)[-1] == verdict
     text = {"within": "between -2 and 2", "not_worse_than": "above -2", "tested": ""}
-    assert decision.comparison.claim == text[next(iter(claim))] if claim else "above 0"
+    assert decision.comparison.claim == (text[next(iter(claim))] if claim else "above 0")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def fill(repository: Repository, top1: float, **used: object) -> None:
 def test_experiments_their_base_the_workspace_and_branches_are_collected(repository) -> None:
     fill(repository, 60.0)
     repository.commit(PARAMS)
-    base = git("rev-parse", "HEAD").strip()
+    base = git("rev-parse", "HEAD")
     fill(repository, 61.0)
     repository.commit(PARAMS, ref=f"refs/exps/{base[:2]}/{base[2:]}/lucky-name")
     fill(repository, 62.0)

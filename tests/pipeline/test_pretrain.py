@@ -245,9 +245,9 @@ def test_encoders_are_compiled_where_it_pays(
     monkeypatch.setenv("CXX", compiler)
     params = parameters(f"views.random.size={size}", "optim.epochs=1", *f"patches={cut}".split())
     gpu = Machine(torch.device(device), 0, "bf16")
-    assert pretraining.settle(params, gpu, images).optim.compile is compiled
+    assert pretraining.decide_compile(params, gpu, images).optim.compile is compiled
     chosen = parameters("optim.compile=false")
-    assert pretraining.settle(chosen, gpu, images) is chosen
+    assert pretraining.decide_compile(chosen, gpu, images) is chosen
 
 
 def test_a_missing_compiler_is_named(params, here, monkeypatch) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from cl.commands.classifiers.heads import TEMPERATURES, Head
 from cl.encoders._descriptions import first_of
 from cl.encoders.encoder import transform_in
-from cl.images.folders import check_class
+from cl.images.folders import check_printable
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.tensor_files import DamagedError, load_tensors, save_tensors
 
@@ -34,9 +34,9 @@ class About(BaseConfig):
     @classmethod
     def _distinct(cls, classes: list[str]) -> list[str]:
         for name, times in Counter(classes).items():
-            check_class(name, "classes")
+            check_printable(name, "classes")
             if times > 1 or not name:
-                raise ValueError(f"{name!r} is there {times} times; expected different names")
+                raise ValueError(f"class {name!r} occurs {times} times; expected distinct, non-empty names")
         return classes
 
 

@@ -43,11 +43,11 @@ def with_bursts(
         features, labels: as `cl.features.series.series` takes them.
         files: of the images; their names and the times in them propose which belong together.
     """
-    # Of equal files, one: they are not a burst, and show no usual similarity.
+    # One image per number: copies are not a burst, and do not show how similar independent images are.
     _, firsts, number = np.unique(together, return_index=True, return_inverse=True)
-    names = [files[image] for image in firsts]
-    times = np.array([taken_at(file) for file in names])
-    pairs = series([each[firsts] for each in features], list(map(str, names)), labels[firsts], times)
+    distinct = [files[image] for image in firsts]
+    times = np.array([taken_at(file) for file in distinct])
+    pairs = series([each[firsts] for each in features], list(map(str, distinct)), labels[firsts], times)
     if not len(pairs):
         return together, []
     connected = groups(len(firsts), pairs)

@@ -88,10 +88,8 @@ def read(
             _check_classes(images)
     sides = [_labelled(images, labels, embedded, say) for images in (train, val) if images is not None]
     together, remarks = _together(sides, widths, ungrouped=ungrouped)
-    sides = [
-        replace(side, together=numbers)
-        for side, numbers in zip(sides, np.split(together, [len(sides[0])]), strict=False)
-    ]
+    parts = np.split(together, np.cumsum([len(side) for side in sides])[:-1])
+    sides = [replace(side, together=part) for side, part in zip(sides, parts, strict=True)]
     for remark in remarks:
         say(remark)
     bank, queries = sides if len(sides) > 1 else _split(sides[0], holdout)

@@ -113,7 +113,9 @@ class Labels:
         return ValueError(f"none of the {images} has a label in {self.file}; {remedy}")
 
 
-def opened(file: File | None, columns: Mapping[str, str] | None, separator: str | None) -> Labels | None:
+def opened_table(
+    file: File | None, columns: Mapping[str, str] | None, separator: str | None
+) -> Labels | None:
     """The table, if there is one.
 
     Raises:

@@ -24,7 +24,8 @@ def read(path: Path) -> Features:
     """As `feature_files.read`, finite, and one vector for each of at least one image.
 
     Raises:
-        ValueError: there are no images, several vectors per image, or features that are not finite.
+        ValueError: there are no images, two rows of one image, several vectors per image, features that are
+            not finite, or a damaged transform.
     """
     features = feature_files.read(path)
     if not features.features.size:
@@ -56,7 +57,7 @@ def origin_of(encoder: File | Encoder, prefix: str | None) -> dict[str, str]:
 def recorded(
     notes: dict[str, str], encoder: File | Encoder, prefix: str | None
 ) -> tuple[File | Encoder, str | None]:
-    """The recorded encoder and prefix, if it is still there and no other than the default was named."""
+    """The encoder and prefix to use: the recorded ones, unless the user named others or the file is gone."""
     place = notes.get("encoder", "")
     if encoder == ENCODER and place and (is_name(place) or Path(place).exists()):
         return place, prefix or notes.get("prefix")

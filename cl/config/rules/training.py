@@ -39,10 +39,10 @@ def _microbatches_hold_bn_groups(params: Params) -> None:
 
 
 def _compiled_encoders_run_as_a_whole(params: Params) -> None:
-    cut = params.patches
-    if params.optim.compile is True and isinstance(cut, patches.Combine) and cut.stage in patches.STITCHED:
+    stage = getattr(params.patches, "stage", None)
+    if params.optim.compile is True and stage in patches.STITCHED:
         raise ValueError(
-            f"optim.compile=true compiles the encoder as a whole, but patches.stage={cut.stage} runs it in "
+            f"optim.compile=true compiles the encoder as a whole, but patches.stage={stage} runs it in "
             "parts; choose optim.compile=false"
         )
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cl.commands import classify_command
-from cl.commands.inputs.labels import Labels, Targets, classes, opened, read_targets
+from cl.commands.inputs.labels import Labels, Targets, classes, opened_table, read_targets
 from cl.images.table import similar
 from cl.runtime.tables import write_csv
 
@@ -60,7 +60,7 @@ def test_public_tables_are_read_when_their_columns_are_named(text, options, expe
     with pytest.raises(ValueError, match="a column name is not read"):
         Labels(labels.file, {"name": "dx"})
     with pytest.raises(ValueError, match="--separator describe .* give it"):
-        opened(None, {"path": "a"}, None)
+        opened_table(None, {"path": "a"}, None)
 
 
 @pytest.mark.parametrize("separator", ["|", " ", ", ", ";"])
