@@ -13,14 +13,7 @@ import numpy as np
 from cl.commands.classifiers import file as classifier_file
 from cl.commands.classifiers.file import Classifier
 from cl.commands.classifiers.finetuning import finetuned_if_better
-from cl.commands.classifiers.heads import (
-    SHARED,
-    Trained,
-    average_precisions,
-    calibration_error,
-    folds_of,
-    train,
-)
+from cl.commands.classifiers.heads import Trained, average_precisions, calibration_error, folds_of, train
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import listing, matching
@@ -260,7 +253,7 @@ def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[[st
 
 
 def _quality(trained: Trained, labels: Targets) -> Quality:
-    """What held-out images measure; the variance over folds is corrected as by Nadeau and Bengio 2003."""
+    """What held-out images measure."""
     targets, groups, multilabel = labels.targets, labels.groups, labels.multilabel
     counts = targets.sum(0)
     number = None
@@ -272,7 +265,7 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
         correct = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
         accuracy = 100 * float(correct.mean())
         number = independent(correct, groups)
-        within = interval(accuracy, number / SHARED)
+        within = interval(accuracy, number / trained.inflation)
         by_class = 100 * correct @ targets / counts
     before, after = (
         calibration_error(each, targets, multilabel=multilabel, independent=number)

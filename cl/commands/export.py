@@ -64,7 +64,7 @@ def export(
     if format in FILES:
         path = target_of(path, *weights, suffixes=(FILES[format],)) or path
     else:
-        path = through_link(path)
+        path = through_link(path.expanduser())
         checked(path / formats.WEIGHTS, *weights)
     for name, value in (("license", license), ("card", card)):
         if value and format != "hub":

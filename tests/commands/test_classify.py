@@ -99,7 +99,7 @@ def test_bursts_are_held_out_together_unless_each_image_stands_alone(folder, cap
     )
     birds = rng.permutation(np.arange(24) % 3)
     rows = [(f"{n}.jpg", BIRDS[birds[n // 5]], f"g{n}") for n in range(120)]
-    write_labels(folder / "bursts.csv", [row[:2] for row in rows])
+    write_labels(folder / "bursts.csv", [(*row[:2], "") for row in rows])  # an empty column tells nothing
     write_labels(folder / "alone.csv", rows)
     found = classify("bursts.csv", features="bursts.parquet").quality
     assert re.search(r"120 of 120 images are in about 2[1-5] bursts .*--ungrouped", capsys.readouterr().err)
@@ -110,6 +110,7 @@ def test_bursts_are_held_out_together_unless_each_image_stands_alone(folder, cap
     assert "bursts" not in capsys.readouterr().err
     assert alone == ungrouped
     assert alone.accuracy > 90 > 60 > found.accuracy
+    assert alone.interval == pytest.approx(interval(alone.accuracy, 120 / (1 + 5 / 4)))
     low, high = found.interval
     assert low < 100 / 3 < high
 

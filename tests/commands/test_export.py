@@ -98,11 +98,14 @@ def test_a_normalisation_without_a_size_is_not_lost(format, tmp_path) -> None:
         (None, {}, "unknown"),
     ],
 )
-def test_a_card_has_the_licence_that_is_given_or_recorded(license, metadata, expected, tmp_path) -> None:
-    save_encoder(tmp_path / "encoder.safetensors", metadata=metadata)
-    to = tmp_path / "hub"
-    cl.export("hub", encoder=tmp_path / "encoder.safetensors", to=to, license=license, resize=36, crop=32)
-    assert f"\nlicense: {expected}\n" in (to / "README.md").read_text()
+def test_a_card_has_the_licence_that_is_given_or_recorded(
+    license, metadata, expected, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    encoder = tmp_path / "encoder.safetensors"
+    save_encoder(encoder, metadata=metadata)
+    cl.export("hub", encoder=encoder, to="~/hub", license=license, resize=36, crop=32)
+    assert f"\nlicense: {expected}\n" in (tmp_path / "hub/README.md").read_text()
 
 
 def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None:

@@ -15,7 +15,6 @@ from cl.features import logistic
 from cl.statistics import separated
 
 FOLDS, FEWEST, BINS = 5, 3, 15
-SHARED = 1 + FOLDS / (FOLDS - 1)  # larger variance of an accuracy, as the folds share images that train
 GRID = 10.0 ** np.arange(-1, 4)  # C of `logistic.fit`, for rows with a mean squared norm of 1
 USUAL = 300.0  # C, with temperature 1, where folds are too few to choose them
 ROUGH, PRECISE = 1e-4, 1e-8  # tolerances, for choosing C and for the head
@@ -71,6 +70,14 @@ class Trained:
     raw: np.ndarray
     calibrated: np.ndarray
     folds: list[tuple[Head, np.ndarray]]
+
+    @property
+    def inflation(self) -> float:
+        """How much larger the variance of an accuracy is, as folds share training images.
+
+        1 + k / (k - 1) for k folds (Nadeau and Bengio 2003, Inference for the generalization error).
+        """
+        return 1 + len(self.folds) / (len(self.folds) - 1)
 
 
 def train(

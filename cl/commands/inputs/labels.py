@@ -49,7 +49,7 @@ class Labels:
                 f"{content.about}; name the column of labels with --column label=..., or all "
                 "columns of a class each with --column label=cat,dog"
             )
-        self.file, self.has_groups = file, "group" in content.columns
+        self.file, self.has_groups = file, any(row.group for row in content.rows)
         self._rows: dict[str, LabelsAndGroup] = {}
         self._places: dict[str, str] = {}
         self._found: dict[str, Path] = {}

@@ -97,7 +97,7 @@ def test_a_damaged_file_gives_a_sentence_or_finite_numbers(saved) -> None:
         except ValueError as error:
             assert str(error).startswith(str(file)) and "\n" not in str(error)
             refused.update(
-                re.findall("nan|inf|temperature|different names|expected torch.float32", str(error))
+                re.findall("nan|inf|temperature|non-empty names|expected torch.float32", str(error))
             )
         else:
             assert np.isfinite(found.head.probabilities(features)).all()
