@@ -74,7 +74,8 @@ class Config(EvaluationConfig):
 
     def numbers(self) -> dict[str, MetricInfo]:
         part = f"{self.title}, at least one per class" if self.fraction else "a list of labels"
-        meaning = f"images classified correctly after training on {part}"
+        trained = "fine-tuning" if self.backbone_lr else "training a linear classifier"
+        meaning = f"images classified correctly after {trained} on {part}"
         scratch = f"{meaning}, from random weights"
         return {
             "top1": MetricInfo("top-1", meaning, "higher"),

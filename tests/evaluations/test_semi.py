@@ -49,6 +49,12 @@ def keys(reader: Reader, positions) -> list[str]:  # type: ignore[no-untyped-def
     return sorted(reader.keys[position].decode() for position in positions)
 
 
+@pytest.mark.parametrize(("rate", "said"), [(0, "training a linear classifier"), (0.1, "fine-tuning")])
+def test_the_report_says_what_was_trained(rate, said, tmp_path) -> None:
+    numbers = shipped(tmp_path).model_copy(update={"backbone_lr": rate}).numbers()
+    assert said in numbers["top1"].meaning
+
+
 def test_a_list_names_the_labels(tmp_path, readers) -> None:
     chosen = semi.listed(listing(tmp_path, [*NAMES, NAMES[0]]), readers[0])
     assert keys(readers[0], chosen) == sorted(f"{name.split('_')[0]}/{name[:-5]}" for name in NAMES)
