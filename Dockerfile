@@ -36,8 +36,8 @@ RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --require-hashes -r /opt/requirements.lock
 COPY --from=detectron2 /opt/detectron2 /opt/detectron2
 RUN find /opt/detectron2 -name '*.whl' -exec /opt/venv/bin/pip install --no-cache-dir --no-deps {} +
-# NCCL reaches other nodes through InfiniBand with ibverbs-providers. With `video`, nvJPEG decodes in hardware.
-ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility,video
+# NCCL reaches other nodes through InfiniBand with ibverbs-providers.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 # DVC needs a user name, which a numeric `--user` lacks. /tmp is the only folder that any user can write to.
 ENV PATH=/opt/venv/bin:$PATH USER=cl HOME=/tmp DVC_SITE_CACHE_DIR=/tmp/dvc DVC_NO_ANALYTICS=1 PYTHONUNBUFFERED=1
 COPY . /opt/cl

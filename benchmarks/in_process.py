@@ -51,7 +51,7 @@ def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]
             pretraining.keep(params, task.method, epoch, folder)
             return {}
 
-        batches = pretraining.cropped(params, data, here, lambda text: None)
+        batches = pretraining.cropped(params, data, here)
         began = time.monotonic()
         rows = train(task, batches, params.optim, optimizer, progress=silent(), each_epoch=each_epoch)
         seconds = time.monotonic() - began

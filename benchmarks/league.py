@@ -66,7 +66,7 @@ def main(
             backbone, projector = task.method.evaluated
             began, used = time.monotonic(), cpu_seconds()
             if way == "cl":
-                batches = pretraining.cropped(params, data, here, lambda text: None)
+                batches = pretraining.cropped(params, data, here)
                 train(task, batches, params.optim, optimizer, progress=silent())
             else:
                 parts = peers.PARTS[way](params, here.workers, source)

@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import os
 import sys
 from collections.abc import Iterator
 
@@ -27,9 +26,6 @@ def missing() -> Iterator[str]:
     for library in ("libibverbs.so.1", "libmlx5.so.1"):
         if not _loads(library):
             yield f"{library}, without which NCCL uses TCP instead of InfiniBand (package ibverbs-providers)"
-    capabilities = os.environ.get("NVIDIA_DRIVER_CAPABILITIES", "").split(",")
-    if not {"video", "all"} & {*capabilities}:
-        yield "video in NVIDIA_DRIVER_CAPABILITIES, without which nvJPEG cannot decode in hardware"
     try:
         _compile()
     except Exception as error:

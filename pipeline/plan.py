@@ -113,7 +113,7 @@ def _trial(params: Params, here: Machine, bank: Reader, queries: Reader) -> Tria
         task.train()
         return time.monotonic() - since
 
-    trial = Trial(pretraining.cropped(params, data, here, quiet.say), here, monitor)
+    trial = Trial(pretraining.cropped(params, data, here), here, monitor)
     epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # enough for any trial
     train(task, trial, params.optim.model_copy(update={"epochs": epochs}), optimizer, progress=quiet)
     return trial

@@ -66,7 +66,7 @@ def main() -> None:
 
         rows = train(
             task,
-            pretraining.cropped(params, data, here, progress.say),
+            pretraining.cropped(params, data, here),
             params.optim,
             optimizer,
             progress=progress,

@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,7 +24,6 @@ from cl.data.device_crops import DeviceTrainSet, resident
 from cl.data.order import Plan
 from cl.data.sets import TrainSet
 from cl.data.to_device import ToDevice
-from cl.images.image import Image
 from cl.networks import _sync_batch_norm
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.objective.log_partition import log_partition
@@ -160,25 +158,18 @@ def loading(session: Session) -> None:
 def cropping(session: Session) -> None:
     """Two crops per image on the device, made by data workers or by the device: images per second.
 
-    drawn_alone: the boxes and colours alone; with JPEGs, the files too.
+    drawn_alone: the boxes and colours alone.
     """
     here = Machine(session.device, max(1, cores() - 1), "fp32")
-    small, large = ("views=simclr_cifar",), ("dataset=imagenet", "backbone=resnet50", "views=mocov2")
     count, batch, steps = (32, 16, 4) if session.tiny else (1024, 512, 60)
-    cases: dict[str, tuple[tuple[str, ...], Callable[[Path], list[Image]]]] = {
-        "32 px, as CIFAR": (small, lambda folder: squares(folder, count, 32)),
-        "96 px, as STL-10": (("views=cld_small_96",), lambda folder: squares(folder, count, 96)),
-        "JPEGs of 500 x 375": (large, lambda folder: photographs(folder, count)),
-    }
-    for name, (choices, files) in session.in_time(cases.items()):
+    cases = {"32 px, as CIFAR": ("views=simclr_cifar", 32), "96 px, as STL-10": ("views=cld_small_96", 96)}
+    for name, (choice, side) in session.in_time(cases.items()):
         with session.attempt(name), tempfile.TemporaryDirectory() as folder:
-            params = parameters(*choices)
-            reader = stored(files(Path(folder)), params, Path(folder) / "shards")
-            plain = TrainSet(
-                reader, transform(params.dataset), list(params.views.values()), Plan(count, batch, 0)
-            )
-            images = None if name.startswith("JPEG") else resident(reader, here)
-            on_it = DeviceTrainSet(plain, images)
+            params = parameters(choice)
+            reader = stored(squares(Path(folder), count, side), params, Path(folder) / "shards")
+            arguments = transform(params.dataset), list(params.views.values()), Plan(count, batch, 0)
+            plain = TrainSet(reader, *arguments)
+            on_it = DeviceTrainSet(resident(reader, here), reader, *arguments)
             by_workers = _crops_per_second(session, plain, plain.inputs(here), here.workers, steps)
             by_device = _crops_per_second(session, on_it, on_it.inputs(here), here.workers, steps)
             session.report(
@@ -192,7 +183,7 @@ def cropping(session: Session) -> None:
 
 
 def _crops_per_second(
-    session: Session, data: TrainSet | DeviceTrainSet, inputs: ToDevice | None, workers: int, steps: int
+    session: Session, data: TrainSet, inputs: ToDevice | None, workers: int, steps: int
 ) -> float:
     """Images per second whose crops reach the device, after two batches, for at most `CROPPING` seconds."""
     began, done = 0.0, 0

@@ -30,8 +30,8 @@ class PretrainingOptim(optim.Config):
         activations do not fit in memory; the gradient equals the gradient of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start; auto: in a long training of
         large views on a GPU, if there is a compiler.
-    cropping: where images are decoded and cropped: in data workers, or on the training device
-        (`cl.data.device_crops`), where pixels differ by rounding, and on a GPU by its JPEG decoder.
+    cropping: where images are cropped: in data workers, or on the training device if all fit there
+        (`cl.data.device_crops`); the pixels differ by rounding.
     keep_every: the method is kept after every `keep_every`-th epoch, for analyses; null: only after the last.
     """
 

@@ -9,15 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from cl.runtime.machine import to_device
 
-FURTHEST = 64  # largest reduction by PyTorch's kernels, which need shared memory
-
-
-def crop_all(images: Tensor, boxes: Tensor, size: int, interpolation: str) -> Tensor:
+def crop(images: Tensor, boxes: Tensor, size: int, interpolation: str) -> Tensor:
     """Crop images of equal size, each to its own box, by two matrix products.
 
     (N, 3, H, W) uint8 to (N, 3, size, size) uint8, channels-last; the boxes (N, 4), on the same device, are
@@ -57,37 +52,8 @@ def _cubic(distance: Tensor) -> Tensor:
 KERNELS = {"bilinear": lambda distance: (1 - distance).clamp(min=0), "bicubic": _cubic}
 
 
-def crop_each(images: list[Tensor], boxes: list[list[int]], size: int, interpolation: str) -> Tensor:
-    """As `crop_all`, for images (3, H, W) of different sizes.
-
-    PyTorch resizes each image by itself: three operations per image, and a few for all.
-    """
-    parts = [_part(image, box, size, interpolation) for image, box in zip(images, boxes, strict=True)]
-    x = [_resize(part.float(), (part.shape[2], size), interpolation) for part in parts]
-    torch._foreach_add_(x, 0.5)  # `_whole` of all at once
-    torch._foreach_floor_(x)
-    torch._foreach_clamp_min_(x, 0)
-    torch._foreach_clamp_max_(x, 255)
-    resized = torch.cat([_resize(each, (size, size), interpolation) for each in x])
-    return _whole(resized).to(torch.uint8, memory_format=torch.channels_last)
-
-
-def _part(image: Tensor, box: list[int], size: int, interpolation: str) -> Tensor:
-    """(1, 3, h, w) uint8: the pixels in a box; resized, if PyTorch's kernels could not."""
-    left, top, right, bottom = box
-    part = image[None, :, top:bottom, left:right]
-    if max(part.shape[2:]) <= FURTHEST * size:
-        return part
-    whole = torch.tensor([[0, 0, right - left, bottom - top]])
-    return crop_all(part, to_device(whole, image.device), size, interpolation)
-
-
-def _resize(x: Tensor, shape: tuple[int, int], interpolation: str) -> Tensor:
-    return F.interpolate(x, shape, mode=interpolation, antialias=True)
-
-
 def _whole(x: Tensor) -> Tensor:
-    """Round to the levels of uint8, halves up, as PyTorch does for images on the CPU."""
+    """Round to the levels of uint8, halves up, as data workers do."""
     return x.add_(0.5).floor_().clamp_(0, 255)
 
 

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from cl.config import Params
 from cl.config.rules import warnings
 from cl.console.command import is_main_process
 from cl.console.progress import Progress
+from cl.data.device_crops import DeviceTrainSet, resident
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -31,9 +32,6 @@ from cl.runtime.tensor_files import save_tensors
 from cl.training import optim, start
 from cl.training.start import Start
 from pipeline.support import locations, outputs, provenance
-
-if TYPE_CHECKING:
-    from cl.data.device_crops import DeviceTrainSet
 
 # For `optim.compile=auto`: pixels of the largest view; images in all epochs, about 5 minutes of a ResNet-50.
 COMPILED_SIZE, COMPILED_IMAGES = 96, 1_000_000
@@ -133,15 +131,16 @@ def _compiler() -> str:
     return os.environ.get("CXX", "g++")
 
 
-def cropped(
-    params: Params, data: TrainSet, here: Machine, say: Callable[[str], None]
-) -> "TrainSet | DeviceTrainSet":
-    """The same batches, cropped where `optim.cropping` says."""
+def cropped(params: Params, data: TrainSet, here: Machine) -> TrainSet:
+    """The same batches, cropped where `optim.cropping` says.
+
+    Raises:
+        ValueError: the device is to crop, but the images do not fit on it or differ in size.
+    """
     if params.optim.cropping == "workers":
         return data
-    from cl.data.device_crops import on_device  # late: torchvision takes seconds to import
-
-    return on_device(data, here, say)
+    images = resident(data.reader, here)
+    return DeviceTrainSet(images, data.reader, data.transform, list(params.views.values()), data.plan)
 
 
 def optimizer(params: Params, task: PretrainingTask) -> Optimizer:

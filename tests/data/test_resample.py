@@ -1,6 +1,4 @@
-"""Crops made by matrix products and by PyTorch's kernels against those of the data workers."""
-
-from collections.abc import Callable
+"""Crops made by matrix products against those of the data workers."""
 
 import numpy as np
 import pytest
@@ -33,11 +31,7 @@ def boxes_in(height: int, width: int) -> list[tuple[int, int, int, int]]:
 
 def together(image: torch.Tensor, boxes: list, size: int, interpolation: str) -> torch.Tensor:
     images = image.expand(len(boxes), *image.shape)
-    return resample.crop_all(images, torch.tensor(boxes), size, interpolation)
-
-
-def one_by_one(image: torch.Tensor, boxes: list, size: int, interpolation: str) -> torch.Tensor:
-    return resample.crop_each([image] * len(boxes), boxes, size, interpolation)
+    return resample.crop(images, torch.tensor(boxes), size, interpolation)
 
 
 def by_worker(pixels: np.ndarray, boxes: list, view: View) -> np.ndarray:
@@ -47,30 +41,19 @@ def by_worker(pixels: np.ndarray, boxes: list, view: View) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("way", [together, one_by_one])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", SIZES)
-def test_crops_are_those_of_the_workers(params, way: Callable, interpolation: str, size: int) -> None:
+def test_crops_are_those_of_the_workers(params, interpolation: str, size: int) -> None:
     """Up to the rounding of uint8, after each of two passes."""
     view = params.views["random"].model_copy(update={"interpolation": interpolation, "size": size})
     for pixels in IMAGES.values():
         boxes = boxes_in(*pixels.shape[:2])
         expected = by_worker(pixels, boxes, view)
-        found = way(torch.from_numpy(pixels.copy()).permute(2, 0, 1), boxes, size, interpolation)
+        found = together(torch.from_numpy(pixels.copy()).permute(2, 0, 1), boxes, size, interpolation)
         assert found.dtype == torch.uint8
         difference = np.abs(found.permute(0, 2, 3, 1).numpy().astype(int) - expected)
         assert difference.max() <= 2
         assert difference.mean() < 0.1
-
-
-def test_an_image_that_shrinks_much_is_cropped_by_products(params) -> None:
-    """PyTorch's kernels would not have enough shared memory for their weights."""
-    pixels = RNG.integers(0, 256, (4, 16 * resample.FURTHEST + 1, 3), dtype=np.uint8)
-    view = params.views["random"].model_copy(update={"size": 16})
-    boxes = [(0, 0, pixels.shape[1], 4), (3, 0, 90, 3)]
-    found = one_by_one(torch.from_numpy(pixels).permute(2, 0, 1), boxes, 16, "bilinear")
-    difference = np.abs(found.permute(0, 2, 3, 1).numpy().astype(int) - by_worker(pixels, boxes, view))
-    assert difference.max() <= 1
 
 
 def test_cropping_never_waits_for_the_gpu() -> None:
@@ -78,19 +61,7 @@ def test_cropping_never_waits_for_the_gpu() -> None:
         images = torch.empty((64, 3, 96, 96), dtype=torch.uint8, device=GPU)
         boxes = torch.empty((64, 4), dtype=torch.int64, device=GPU)
         gpu.may_wait = False
-        assert resample.crop_all(images, boxes, 64, "bicubic").shape == (64, 3, 64, 64)
-        assert one_by_one(images[0], [(5, 7, 80, 90)], 64, "bicubic").shape == (1, 3, 64, 64)
-        assert one_by_one(images[0], [(5, 7, 80, 90)], 1, "bilinear").shape == (1, 3, 1, 1)
-
-
-def test_an_image_of_any_size_takes_three_operations() -> None:
-    found = []
-    for number in (4, 8):
-        with FakeGpu() as gpu:
-            image = torch.empty((3, 96, 96), dtype=torch.uint8, device=GPU)
-            one_by_one(image, [(0, 0, 50 + n, 60 + n) for n in range(number)], 32, "bilinear")
-        found.append(len(gpu.operations))
-    assert found[1] - found[0] == 3 * 4
+        assert resample.crop(images, boxes, 64, "bicubic").shape == (64, 3, 64, 64)
 
 
 def test_the_products_use_all_bits_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +78,7 @@ def test_the_products_use_all_bits_of_their_weights(monkeypatch: pytest.MonkeyPa
     before = torch.backends.cuda.matmul.allow_tf32
     try:
         torch.backends.cuda.matmul.allow_tf32 = True
-        resample.crop_all(image, box, 4, "bilinear")
+        resample.crop(image, box, 4, "bilinear")
         assert torch.backends.cuda.matmul.allow_tf32
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
