@@ -1,18 +1,15 @@
 """prepare: raw images to WebDataset shards, and the embedded detection scenes."""
 
-import os
 from collections import Counter
-from typing import Any
 
 import click
-import torch.distributed as dist
 
 from cl.console.progress import Progress
 from cl.console.reasons import grouped, lines
 from cl.console.wording import counted
 from cl.images.decoding import NO_HEIC
 from cl.images.image import Splits
-from cl.runtime.cores import share_of_cores
+from cl.runtime.cores import cores
 from cl.runtime.files import exclusive_with_children
 from cl.runtime.registry import module_of
 from cl.shards import scenes, writing
@@ -27,20 +24,14 @@ NAMED = 10  # unreadable images
 
 @click.command()
 @command.entry_point
-@command.in_one_process
 def main() -> None:
     """Write data/shards and data/scenes from the data set that params.yaml names.
 
-    Raw data is expected below CL_RAW (default data/raw). Processes on one machine or several share the work.
+    Raw data is expected below CL_RAW (default data/raw). All cores of this machine share the work.
     """
     dataset = command.params().dataset
 
     progress = command.progress("prepare")
-    team = _team(progress)
-    if team.rank:
-        writing.write(_listed(dataset), dataset.kind, dataset, outputs.partial(locations.SHARDS), team)
-        return
-
     with (
         exclusive_with_children(locations.SHARDS.parent),
         command.results("prepare", folder=False) as results,
@@ -52,9 +43,13 @@ def main() -> None:
         scenes.write(dataset.scenes, scenes_folder)
         # Shards come last: a run killed after they are complete would start over.
         manifest = writing.write(
-            splits, dataset.kind, dataset, shards_folder, team, table_sha256=table_sha256
+            splits,
+            dataset.kind,
+            dataset,
+            shards_folder,
+            Team(cores(), progress.count),
+            table_sha256=table_sha256,
         )
-        assert manifest
         unreadable = _unreadable(splits, manifest)
         _say_what_was_left_out(progress, splits, unreadable)
         _say_how_many_are_copies(progress, manifest)
@@ -78,21 +73,6 @@ def _listed(dataset: Source) -> Splits:
         listed = len(splits.train) + len(splits.val)
         splits.remarks.append(f"{train + val} of {listed} images have a label, {val} of them for validation")
     return splits
-
-
-def _team(progress: Progress) -> Team:
-    """The processes that share the work; those on one machine share its cores."""
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    workers = share_of_cores()
-    if ranks == 1:
-        return Team(workers, progress.count)
-
-    def gather(mine: Any) -> list[Any]:
-        gathered = [None] * ranks
-        dist.all_gather_object(gathered, mine)
-        return gathered
-
-    return Team(workers, progress.count, rank, ranks, gather)
 
 
 def _unreadable(splits: Splits, manifest: Manifest) -> dict[str, str]:

@@ -36,13 +36,12 @@ LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NC
 
 
 def on_all_devices(
-    function: Callable[..., Any], check: Callable[[], Any] = lambda: None, *, usually_one: bool = False
+    function: Callable[..., Any], check: Callable[[], Any] = lambda: None
 ) -> Callable[..., Any]:
     """Run the command in all its processes, by default one per GPU; each calls `function`.
 
     Args:
         check: called before the processes start, to report mistakes once.
-        usually_one: stay in this process unless CL_PROCESSES, CL_LAUNCH or torchrun asks for others.
     """
 
     @functools.wraps(function)
@@ -53,7 +52,7 @@ def on_all_devices(
         check()
         if launcher := os.environ.get("CL_LAUNCH"):
             sys.exit(_run([*shlex.split(launcher), *_command()], [_launcher_variables(launcher)]))
-        number = 1 if usually_one and not os.environ.get("CL_PROCESSES") else processes()
+        number = processes()
         if number == 1:
             return function(*args, **kwargs)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # binds a free port

@@ -1,9 +1,8 @@
-"""A team writes the shards: each process its own share, then shards that no other process has begun."""
+"""Worker processes write the shards."""
 
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import ProcessPoolExecutor
@@ -13,52 +12,39 @@ from multiprocessing.connection import wait
 
 from cl.runtime.forking import ctrl_c_delayed
 from cl.shards.packing import pack
-from cl.shards.team import Team
 from cl.shards.tiles import images_begun
 from cl.shards.work import Job, Work, save_note
 
-EVERY = 0.5  # seconds between checks of other processes' progress
+
+def run(work: Work, report: Callable[..., None], workers: int) -> None:
+    """Write the unfinished shards."""
+
+    def count(job: Job, *, kept: bool = False) -> None:
+        report(len(images_begun(work.listed(job))), kept=kept)
+
+    unfinished = []
+    for job in (job for split in work.orders for job in work.jobs(split)):
+        if work.note(job).exists():
+            count(job, kept=True)
+        else:
+            unfinished.append(job)
+    if workers > 1:
+        _run_in_workers(work, unfinished, workers, count)
+        return
+    for job in unfinished:
+        _write_shard(work, job)
+        count(job)
 
 
-def run(work: Work, report: Callable[..., None], team: Team) -> None:
-    """Write the unfinished shards; rank 0 also waits for those of other ranks."""
-    waiting = [job for split in work.orders for job in work.jobs(split)]
-
-    def note_progress(*, kept: bool = False) -> None:
-        """Report shards finished since the last call, by any process."""
-        nonlocal waiting
-        finished = {path.stem for path in work.notes.glob("*.note")}
-        for job in (job for job in waiting if job.stem in finished):
-            report(len(images_begun(work.listed(job))), kept=kept)
-        waiting = [job for job in waiting if job.stem not in finished]
-
-    note_progress(kept=True)
-    shares = [waiting[(team.rank + number) % team.ranks :: team.ranks] for number in range(team.ranks)]
-    # Of other ranks' shares the last first: these may not have begun.
-    jobs = [*shares[0], *(job for share in shares[1:] for job in reversed(share))]
-    if team.workers == 1:
-        for job in jobs:
-            _write_shard(work, job)
-            note_progress()
-    else:
-        _run_in_workers(work, jobs, team.workers, note_progress)
-    while team.rank == 0 and waiting:
-        time.sleep(EVERY)
-        note_progress()
-    team.gather(None)  # rank 0 removes the notes only when no rank needs them
-
-
-def _run_in_workers(work: Work, jobs: list[Job], workers: int, note_progress: Callable[[], None]) -> None:
+def _run_in_workers(work: Work, jobs: list[Job], workers: int, count: Callable[[Job], None]) -> None:
     fork = multiprocessing.get_context("fork")  # shares the list of images without a copy
     pool = ProcessPoolExecutor(workers, fork, initializer=_start_worker, initargs=(work,))
     try:
         with ctrl_c_delayed():
-            pending = {pool.submit(_write_in_worker, job) for job in jobs}
-        while pending:
-            done, pending = futures.wait(pending, EVERY, futures.FIRST_EXCEPTION)
-            for finished in done:
-                finished.result()
-            note_progress()
+            pending = {pool.submit(_write_in_worker, job): job for job in jobs}
+        for finished in futures.as_completed(pending):
+            finished.result()
+            count(pending[finished])
     except BrokenProcessPool as error:
         raise ValueError(
             "a worker was killed, perhaps because memory ran out; run again to continue from here"
@@ -84,7 +70,6 @@ def _write_in_worker(job: Job) -> None:
 
 
 def _write_shard(work: Work, job: Job) -> None:
-    """Write a shard and its note, unless another process has claimed it."""
-    if work.claim(job):
-        packed = pack(work.listed(job), work.storage, work.folder / f"{job.stem}.tar", work.levels)
-        save_note(work.note(job), replace(packed, shard=work.deliver(packed.shard)))
+    """Write a shard and its note."""
+    packed = pack(work.listed(job), work.storage, work.folder / f"{job.stem}.tar", work.levels)
+    save_note(work.note(job), replace(packed, shard=work.deliver(packed.shard)))

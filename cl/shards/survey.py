@@ -16,17 +16,16 @@ Fact = TypeVar("Fact")
 
 
 def survey(listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, team: Team) -> list[Fact]:
-    """The fact about each image, in order. The ranks share the reading; an empty list shows no progress."""
+    """The fact about each image, in order; an empty list shows no progress."""
     if not listed:
         return []
-    start, stop = (len(listed) * rank // team.ranks for rank in (team.rank, team.rank + 1))
     facts = []
-    chunk = max(1, min(64, (stop - start) // (4 * team.workers)))
-    with team.count(stop - start, unit) as report, ThreadPool(team.workers) as pool:
-        for value in pool.imap(fact, listed[start:stop], chunksize=chunk):
+    chunk = max(1, min(64, len(listed) // (4 * team.workers)))
+    with team.count(len(listed), unit) as report, ThreadPool(team.workers) as pool:
+        for value in pool.imap(fact, listed, chunksize=chunk):
             facts.append(value)
             report(1)
-    return [value for part in team.gather(facts) for value in part]
+    return facts
 
 
 def read_fact(image: Image, fact: Callable[[Picture.Image], Fact], otherwise: Fact, max_pixels: int) -> Fact:

@@ -20,7 +20,6 @@ from cl.runtime import stores
 from cl.runtime.files import finished
 from cl.shards.manifest import Shard
 from cl.shards.packing import Packed
-from cl.shards.team import Team
 from cl.sources import Storage
 
 
@@ -75,33 +74,10 @@ class Work:
         path.unlink()
         return shard
 
-    def claim(self, job: Job) -> bool:
-        """Reserve a shard for this process; False if another process has reserved it since `begin`."""
-        try:
-            (self.notes / f"{job.stem}.claim").touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def begin(self, kind: str, team: Team) -> None:
-        """Create the folder; clear it if its shards come from other images, settings, code or formats.
-
-        Raises:
-            ValueError: the ranks have listed different images.
-        """
-        digest = self._digest(kind)
-        if len(set(team.gather(digest))) > 1:
-            raise ValueError(
-                "the processes see different raw data: let all read one folder that does not change"
-            )
-        if team.rank == 0:
-            self._clear(digest)
-        team.gather(None)
-
-    def _clear(self, digest: str) -> None:
-        """Keep only shards that a call with this digest finished."""
+    def begin(self, kind: str) -> None:
+        """Create the folder; clear it if its shards come from other images, settings, code or formats."""
+        digest, origin = self._digest(kind), self.notes / "origin"
         self.folder.mkdir(parents=True, exist_ok=True)
-        origin = self.notes / "origin"
         if origin.is_file() and origin.read_text() == digest:
             self._forget_unfinished()
             return
@@ -111,8 +87,8 @@ class Work:
         origin.write_text(digest)
 
     def _forget_unfinished(self) -> None:
-        """Remove leftovers of killed processes, claims, and notes on missing shards."""
-        for path in (*self.folder.rglob("*.partial"), *self.notes.glob("*.claim")):
+        """Remove leftovers of killed processes, and notes on missing shards."""
+        for path in self.folder.rglob("*.partial"):
             path.unlink()
         present = stores.sizes(self.storage.store or str(self.folder)) or {}
         for path in self.notes.glob("*.note"):

@@ -1,4 +1,4 @@
-"""Images to WebDataset shards, with the same bytes on any number of machines and after restarts."""
+"""Images to WebDataset shards, with the same bytes by any number of processes and after restarts."""
 
 import io
 import shutil
@@ -32,31 +32,24 @@ def write(
     team: Team = ALONE,
     *,
     table_sha256: str | None = None,
-) -> Manifest | None:
-    """Write the shards, index and manifest of both splits; rank 0 must lock `folder`.
+) -> Manifest:
+    """Write the shards, index and manifest of both splits; the caller must lock `folder`.
 
     Shards that a killed call with the same arguments finished are kept.
 
     Args:
-        folder: on a file system that all ranks share.
         table_sha256: of the table that lists the images, for the manifest.
 
-    Returns:
-        The manifest on rank 0; None on other ranks, which only help to write shards.
-
     Raises:
-        ValueError: a key is not unique, a class or split would be empty, a worker was killed, or
-            the ranks have listed different images.
+        ValueError: a key is not unique, a class or split would be empty, or a worker was killed.
         OSError: for example, the disk is full; no incomplete shard is left behind.
     """
     superfluous = duplicates.superfluous(splits, team) if storage.deduplicate else None
     kept = splits if superfluous is None else duplicates.without(splits, superfluous)
     work = _plan(kept, storage, folder, team)
-    work.begin(kind, team)
+    work.begin(kind)
     with team.count(len(kept.train) + len(kept.val), "images") as report:
-        run(work, report, team)
-    if team.rank:
-        return None
+        run(work, report, team.workers)
     manifest = _manifest(splits, kind, work, superfluous, table_sha256)
     content = manifest.model_dump_json(indent=1, exclude_defaults=True)  # omits features that the data lacks
     (folder / "manifest.json").write_text(content + "\n")

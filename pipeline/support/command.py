@@ -120,7 +120,6 @@ def choose(name: str, known: dict[str, Any], group: str) -> Any:
 
 
 on_all_devices = functools.partial(launch.on_all_devices, check=params)
-in_one_process = functools.partial(launch.on_all_devices, check=params, usually_one=True)
 
 
 def progress(title: str, baseline: str | None = None) -> Progress:

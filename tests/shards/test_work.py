@@ -42,9 +42,16 @@ def test_finished_shards_are_kept(tmp_path) -> None:
     splits = class_folders(tree(tmp_path / "own", 8))
     write_shards(splits, tmp_path / "whole", 2)
     stop_after(splits, tmp_path / "shards", 3)
-    finished = shard_states(tmp_path / "shards")
+    finished, reported = shard_states(tmp_path / "shards"), {True: 0, False: 0}
     assert len(finished) == 3
-    write_shards(splits, tmp_path / "shards", 2, workers=2)
+
+    def report(done: int, kept: bool = False) -> None:
+        reported[kept] += done
+
+    storage = Storage(**{"shard_images": 2, **STORAGE})
+    team = Team(2, lambda total, unit: nullcontext(report))
+    writing.write(splits, "photos", storage, tmp_path / "shards", team)
+    assert reported == {True: 6, False: len(splits.train) + len(splits.val) - 6}
     assert finished.items() <= shard_states(tmp_path / "shards").items()
     assert digest(tmp_path / "shards") == digest(tmp_path / "whole")
 
