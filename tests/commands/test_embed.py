@@ -20,7 +20,7 @@ from cl.runtime.files import exclusive
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.project import ROOT
-from tests.support.resnets import save_encoder
+from tests.support.resnets import WIDTH, save_encoder
 from tests.support.stages import Stage, answers, assert_refused, start
 from tests.support.transformers import transformer
 
@@ -103,7 +103,9 @@ def whole(images, encoder) -> Iterator[Path]:
     assert "left out 1 file: with suffix .txt" in printed
     assert f"left out {UNREADABLE} images that cannot be read: ValueError: not an image" in printed
     assert "left out 1 image that cannot be read: FileNotFoundError: No such file or directory" in printed
-    assert f"{to}: {READABLE} images, 512 features each; {to}.skipped.csv lists {UNREADABLE + 1}" in printed
+    assert (
+        f"{to}: {READABLE} images, {WIDTH} features each; {to}.skipped.csv lists {UNREADABLE + 1}" in printed
+    )
     yield to
 
 
@@ -114,7 +116,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 def test_features_are_those_of_encoder_embed_beside_their_names(whole, expected) -> None:
     names, features = expected
     found = np.load(whole)
-    assert (found.shape, found.dtype) == ((READABLE, 512), np.float32)
+    assert (found.shape, found.dtype) == ((READABLE, WIDTH), np.float32)
     assert whole.with_suffix(".txt").read_text().splitlines() == names
     close(found, features)
 
@@ -153,16 +155,7 @@ def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encod
     (tmp_path / "few/1.jpg").symlink_to(images / "folder 1/1.jpg")
     run(tmp_path / "few", encoder, tmp_path / "names.npy")
     assert (tmp_path / "names.txt").read_text() == "1.jpg\n"
-    assert np.load(tmp_path / "names.npy").shape == (1, 512)
-
-
-@pytest.mark.slow
-def test_processes_wait_for_each_other_without_a_deadline(whole, images, encoder, tmp_path) -> None:
-    """ImageNames and merging take longer than processes otherwise wait for each other."""
-    to = tmp_path / "features.npy"
-    run_in_two_processes(images, encoder, to, module="slow_embed")
-    assert to.with_suffix(".txt").read_text() == whole.with_suffix(".txt").read_text()
-    close(np.load(to), np.load(whole))
+    assert np.load(tmp_path / "names.npy").shape == (1, WIDTH)
 
 
 @pytest.mark.slow

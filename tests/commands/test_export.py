@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchvision
 from safetensors.torch import save_file
 
 import cl
@@ -14,7 +13,7 @@ from cl.networks import backbones
 from cl.networks.backbones.resnet import Streams
 from cl.runtime.tensor_files import save_tensors
 from tests.support.backbones import residual
-from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.resnets import NARROW, TRANSFORM, WIDTH, narrow, save_encoder
 from tests.support.stages import assert_refused
 from tests.support.transformers import transformer
 
@@ -24,7 +23,7 @@ IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 def save_streams(path) -> None:  # type: ignore[no-untyped-def]
     """Two networks, with metadata as the pipeline writes them."""
     streams = Streams(space="lab", mean=TRANSFORM.mean, std=TRANSFORM.std)
-    config = residual(streams=streams)
+    config = residual(streams=streams, width=NARROW)
     recorded = {"parameters": json.dumps({"backbone": config.model_dump()})}
     recorded["transform"] = TRANSFORM.model_dump_json()
     save_tensors(backbones.build(config).state_dict(), path, recorded)
@@ -47,7 +46,7 @@ def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_p
         license="cc-by-4.0",
         card=tmp_path / "tables.md",
     )
-    assert (done.path, done.width) == (folder, 512 if save is save_small else 1024)
+    assert (done.path, done.width) == (folder, WIDTH if save is save_small else 2 * WIDTH)
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: cl\nlicense: cc-by-4.0\n")
     for text in ("# birds\n", 'cl.load("birds/model.safetensors")', "resized to 20 px", "\n| kNN | 71.3 |"):
@@ -62,7 +61,8 @@ def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_p
 @pytest.mark.parametrize("format", ["torchvision", "hub", "timm"])
 def test_an_export_records_only_what_is_recorded_or_given(format, tmp_path) -> None:
     path = tmp_path / "encoder.safetensors"
-    save_encoder(path, metadata={"network": "{}"}, stem="imagenet" if format == "timm" else "small")
+    chosen = {"stem": "imagenet", "width": 1} if format == "timm" else {"stem": "small"}
+    save_encoder(path, metadata={"network": "{}"}, **chosen)
     for name, options in (("unknown", {}), ("given", {"resize": 36, "crop": 32})):
         to = tmp_path / (name if format != "torchvision" else f"{name}.safetensors")
         done = cl.export(format, encoder=path, to=to, **options)
@@ -113,8 +113,8 @@ def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None
     of = ("--encoder", str(tmp_path / "encoder.safetensors"))
     padded = tmp_path / "padded/encoder.safetensors"
     padded.parent.mkdir()
-    network = torchvision.models.resnet18()
-    network.conv1 = torch.nn.Conv2d(3, 64, kernel_size=3, padding=2, bias=False)
+    network = narrow()
+    network.conv1 = torch.nn.Conv2d(3, WIDTH // 8, kernel_size=3, padding=2, bias=False)
     save_file(network.state_dict(), padded)
     (padded.parent / "config.json").write_text('{"model_args": {"stem_padding": 2}}')
     torch.save(transformer().state_dict(), tmp_path / "vit.pth")

@@ -15,7 +15,7 @@ import torch
 import cl
 from cl.commands.inputs import feature_files
 from tests.support.pictures import picture_file
-from tests.support.resnets import TRANSFORM, save_encoder
+from tests.support.resnets import TRANSFORM, WIDTH, save_encoder
 from tests.support.stages import assert_refused, run_cl
 
 COUNT = 20
@@ -196,12 +196,12 @@ def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
         r"came from another encoder .*not from .*other.safetensors.*embed": [path, new, "--encoder", other],
         r"another transform .*resized.safetensors \(resize: 20 and 40\)": [path, new, "--encoder", resized],
         r"models/backbone.safetensors does not exist; give a checkpoint": [tmp_path / "plain.npy", new],
-        r"7 features per image, but .*encoder.safetensors gives 512": [narrow, new, *of],
+        r"7 features per image, but .*encoder.safetensors gives 64": [narrow, new, *of],
         r"3.jpg in .* not finite; embed": [written(tmp_path / "infinite.parquet", infinite), "1.jpg"],
         r"their.parquet is not a file of features": [tmp_path / "their.parquet", "a.jpg"],
         r"different encoders.*embed the images of both": [path, foreign],
         r"no images.*empty": [path, tmp_path / "empty", *of],
-        r"none.npy has features of no image": [written(tmp_path / "none.npy", np.ones((0, 512))), "1.jpg"],
+        r"none.npy has features of no image": [written(tmp_path / "none.npy", np.ones((0, WIDTH))), "1.jpg"],
         r"no file robin.jpg, and no image of that name": [path, "robin.jpg"],
         r"missing.parquet.*cl embed": [tmp_path / "missing.parquet", "a"],
         r"page.pdf .*\.html, \.csv or \.parquet": [path, "03.jpg", "--to", "page.pdf"],

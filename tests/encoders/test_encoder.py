@@ -11,7 +11,7 @@ import cl
 from cl.encoders.encoder import IMAGENET, Encoder
 from tests.support import resnets
 from tests.support.pictures import photograph, picture_file
-from tests.support.resnets import IMAGES, TRANSFORM, save_encoder, torchvision_network
+from tests.support.resnets import IMAGES, TRANSFORM, WIDTH, save_encoder, torchvision_network
 
 
 @pytest.fixture
@@ -23,10 +23,8 @@ def encoder(tmp_path) -> Encoder:
 def test_it_has_the_weights_and_the_transform_of_its_file(encoder, tmp_path) -> None:
     tensors = save_encoder(tmp_path / "again.safetensors")
     assert encoder.transform == TRANSFORM
-    assert encoder.width == 512
-    assert re.fullmatch(
-        r"Encoder\(.*resnet18.*: 512 features per image, resize=20 crop=16.*\)", repr(encoder)
-    )
+    assert encoder.width == WIDTH
+    assert re.fullmatch(r"Encoder\(.*resnet18.*: 64 features per image, resize=20 crop=16.*\)", repr(encoder))
     assert not encoder.training
     assert all(torch.equal(value, tensors[name]) for name, value in encoder.network.state_dict().items())
     with pytest.raises(ValueError, match="holds no encoder below 'second.'"):
@@ -37,7 +35,7 @@ def test_all_kinds_of_images_and_precisions_give_the_same_features(encoder, tmp_
     paths = [picture_file(tmp_path / f"{seed}.png", seed, (50, 40)) for seed in range(3)]
     tensors = torch.stack([encoder.transform(path) for path in paths])
     expected = encoder.embed(tensors)
-    assert (expected.shape, expected.dtype) == ((3, 512), torch.float32)
+    assert (expected.shape, expected.dtype) == ((3, WIDTH), torch.float32)
     assert len({row.sum().item() for row in expected}) == 3
     pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
     for images in (
@@ -61,7 +59,7 @@ def test_all_kinds_of_images_and_precisions_give_the_same_features(encoder, tmp_
     gray = pixels[0, :, :, 0]
     torch.testing.assert_close(encoder.embed(gray), encoder.embed(np.stack([gray] * 3, 2)))
     for none in ([], iter([]), tensors[:0]):
-        assert encoder.embed(none).shape == (0, 512)
+        assert encoder.embed(none).shape == (0, WIDTH)
     torch.testing.assert_close(encoder.embed(tensors.double()), expected)
     torch.testing.assert_close(encoder.embed(tensors.half()), expected, rtol=0.05, atol=0.05)
     encoder.half()

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -23,12 +22,12 @@ from cl.networks import backbones
 from cl.runtime.tensor_files import save_tensors
 from pipeline.composition import weight_hashes
 from tests.support.backbones import residual
-from tests.support.resnets import IMAGES, TRANSFORM, features, torchvision_network
+from tests.support.resnets import IMAGES, NARROW, TRANSFORM, WIDTH, features, narrow, torchvision_network
 from tests.support.transformers import below, other
 
 NETWORK = torchvision_network()
 STATE = NETWORK.state_dict()
-LARGER = torchvision.models.resnet34().state_dict()
+LARGER = narrow("resnet34").state_dict()
 BODY = {name: tensor for name, tensor in STATE.items() if not name.startswith("fc.")}
 NUMBERS = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7, "fc": 9}
 
@@ -39,7 +38,7 @@ def within(wrapper: str) -> dict[str, Tensor]:
 
 def test_a_teacher_that_is_no_moving_average_must_be_chosen(tmp_path) -> None:
     """As in distillation from a network of the same size."""
-    student = below("student.", torchvision.models.resnet18().state_dict())
+    student = below("student.", narrow().state_dict())
     torch.save(student | below("teacher.", STATE), tmp_path / "a.pth")
     with pytest.raises(
         ValueError, match="found those below 'teacher.', 'student.'; choose one with --prefix"
@@ -54,7 +53,7 @@ def numbered(state: dict[str, Tensor], numbers: dict[str, int] = NUMBERS) -> dic
 
 
 def head(name: str) -> dict[str, Tensor]:
-    return {f"{name}.0.weight": torch.ones(8, 512), f"{name}.0.bias": torch.ones(8)}
+    return {f"{name}.0.weight": torch.ones(8, WIDTH), f"{name}.0.bias": torch.ones(8)}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,9 @@ def head(name: str) -> dict[str, Tensor]:
         below("module.", BODY | head("projection_head") | {"prototypes.weight": torch.ones(30, 8)}),
         below("encoder.", BODY | head("projection") | head("last_linear2")),
         below("encoder_q.net.", numbered(STATE)) | below("encoder_k.net.", numbered(other(STATE))),
-        below("f.", numbered(BODY | {"fc.0.weight": torch.ones(8, 512), "fc.1.running_var": torch.ones(8)})),
+        below(
+            "f.", numbered(BODY | {"fc.0.weight": torch.ones(8, WIDTH), "fc.1.running_var": torch.ones(8)})
+        ),
         {name.replace("downsample", "shortcut"): tensor for name, tensor in STATE.items()},
     ],
 )
@@ -101,9 +102,9 @@ def test_a_prefix_may_have_the_wrappers_of_the_file(tmp_path) -> None:
         foreign.load(f"{tmp_path}/a.pth")
 
 
-SMALL = BODY | {"conv1.weight": torch.randn(64, 3, 3, 3)}
-CLASSIFIER = {"classifier.weight": torch.ones(10, 512)}
-SOLO = {"projector.0.weight": torch.ones(8, 512)} | CLASSIFIER
+SMALL = BODY | {"conv1.weight": torch.randn(WIDTH // 8, 3, 3, 3)}
+CLASSIFIER = {"classifier.weight": torch.ones(10, WIDTH)}
+SOLO = {"projector.0.weight": torch.ones(8, WIDTH)} | CLASSIFIER
 SHORTCUTS = {name.replace("downsample", "shortcut"): tensor for name, tensor in SMALL.items()}
 WITHOUT_POOLING = {"conv1": 0, "bn1": 1, "layer1": 3, "layer2": 4, "layer3": 5, "layer4": 6}
 
@@ -148,7 +149,7 @@ def test_the_padding_of_a_small_stem_is_the_programs_or_asked_for(tensors, prefi
 def test_values_that_no_encoder_can_have_are_refused_by_name(name, value, expected, tmp_path) -> None:
     wrong = STATE[name].double()
     wrong.view(-1)[-1] = value
-    torch.save({**STATE, name: wrong, "fc.weight": torch.full((3, 512), float("nan"))}, tmp_path / "a.pth")
+    torch.save({**STATE, name: wrong, "fc.weight": torch.full((3, WIDTH), float("nan"))}, tmp_path / "a.pth")
     with pytest.raises(ValueError, match=f"a.pth has {expected}.*; choose an earlier checkpoint"):
         foreign.load(f"{tmp_path}/a.pth")
 
@@ -156,7 +157,7 @@ def test_values_that_no_encoder_can_have_are_refused_by_name(name, value, expect
 def test_a_backbone_of_our_own_is_checked_too(tmp_path) -> None:
     save_tensors({**BODY, "bn1.weight": BODY["bn1.weight"] / 0}, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match="a.safetensors has inf in bn1.weight"):
-        backbones.load(residual(stem="imagenet"), tmp_path / "a.safetensors")
+        backbones.load(residual(stem="imagenet", width=NARROW), tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize(

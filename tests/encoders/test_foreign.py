@@ -13,7 +13,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torchvision.models import resnet50
+from torchvision.models import resnet18, resnet50
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from cl.encoders import foreign, published
@@ -21,7 +21,14 @@ from cl.runtime.tensor_files import licence
 from pipeline.composition import weight_hashes
 from tests.support.backbones import residual
 from tests.support.project import ROOT
-from tests.support.resnets import IMAGES, features, put_torchvision_weights, torchvision_network
+from tests.support.resnets import (
+    IMAGES,
+    NARROW,
+    features,
+    narrow,
+    put_torchvision_weights,
+    torchvision_network,
+)
 from tests.support.transformers import below, other
 
 
@@ -68,11 +75,11 @@ def lightly(state: dict[str, Tensor]) -> dict:
 
 @pytest.mark.parametrize("program", [lambda state: state, moco, moco_v3, simsiam, solo_learn, lightly])
 def test_checkpoints_of_other_programs_are_read(program, tmp_path) -> None:
-    theirs = torchvision_network()
+    theirs = torchvision_network(resnet18 if program is moco else narrow)
     torch.save(program(theirs.state_dict()), tmp_path / "checkpoint.pth.tar")
     found = foreign.load(str(tmp_path / "checkpoint.pth.tar"))
     torch.testing.assert_close(found.network(IMAGES), features(theirs))
-    assert found.config == residual(stem="imagenet")
+    assert found.config == residual(stem="imagenet", width=1 if program is moco else NARROW)
     assert found.origin in foreign.ORIGINS.values()
     assert not found.network.training
 
@@ -96,7 +103,7 @@ def test_a_backbone_built_by_lightly_is_read(width, tmp_path) -> None:
 def test_a_backbone_of_solo_learn_for_small_images_keeps_its_padding(tmp_path) -> None:
     """Its 3x3 stem has a padding of 2, which is not visible in any tensor."""
     theirs = torchvision_network()
-    theirs.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=2, bias=False)
+    theirs.conv1 = nn.Conv2d(3, 8, kernel_size=3, stride=1, padding=2, bias=False)
     theirs.maxpool = nn.Identity()
     content = solo_learn(theirs.state_dict())
     torch.save(content, tmp_path / "cifar.ckpt")
@@ -203,7 +210,7 @@ def below_numbers() -> dict:
         (lambda: below_numbers() | {"attention.weight": torch.zeros(2)}, "it has attention.weight, which"),
         (
             lambda: {**without(""), "layer1.0.conv1.weight": torch.zeros(64, 32, 3, 3)},
-            r"has layer1.0.conv1.weight of shape \[64, 32, 3, 3\], expected \[64, 64, 3, 3\]",
+            r"has layer1.0.conv1.weight of shape \[64, 32, 3, 3\], expected \[8, 8, 3, 3\]",
         ),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from torchvision.models import resnet18
 
 import cl
 from cl.encoders.encoder import IMAGENET, Encoder
@@ -37,7 +38,7 @@ def test_a_transformers_patches_are_timms_tokens_without_the_others(tmp_path, op
 
 def test_a_residual_networks_patches_are_timms_last_map(tmp_path) -> None:
     """torchvision and timm have the same names of tensors; the mean over the places is what `embed` gives."""
-    network = torchvision_network()
+    network = torchvision_network(resnet18)
     encoder, theirs = loaded(network, tmp_path), timm.create_model("resnet18").eval()
     theirs.load_state_dict(network.state_dict())
     images = torch.cat([IMAGES, IMAGES.flip(3)])

@@ -131,7 +131,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
 def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, monkeypatch) -> None:
     """Its projector belongs to the other encoder and is not evaluated."""
     file = tmp_path / "given.safetensors"
-    save_encoder(file, stem="small")
+    save_encoder(file, stem="small", width=1)
     adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
     assert "init has untrained weights" in run(prepared, *adapt)
     tensors, metadata = load_tensors(file)
@@ -153,7 +153,7 @@ def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) ->
     monkeypatch.setenv("HOME", str(tmp_path))
     assert composition.compose(["init=~/given.safetensors"])["init"]["name"] == "~/given.safetensors"
     followed = config.check(compose(tmp_path, f"init={file}", "hand_over=better"))
-    assert followed.backbone.title == "resnet18 of width 1 with small stem"
+    assert followed.backbone.title == "resnet18 of width 0.125 with small stem"
     assert followed.dataset.mean == TRANSFORM.mean
     assert followed.dataset.std == TRANSFORM.std
     assert command_for(followed) == f"dvc exp run -S init={file} -S hand_over=better"

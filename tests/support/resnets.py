@@ -1,6 +1,7 @@
 """ResNets as other libraries build them, and images to compare their features on."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -8,7 +9,6 @@ from typing import Literal
 import pytest
 import torch
 from torch import Tensor, nn
-from torchvision.models import resnet18
 
 from cl.data.transform import Transform
 from cl.encoders import published
@@ -17,25 +17,35 @@ from cl.runtime.tensor_files import save_tensors
 from tests.support.backbones import residual
 
 Stem = Literal["imagenet", "small"]
+NARROW = 0.125  # of torchvision's width: a network then takes a fiftieth of the time
+WIDTH = 64  # features of such a ResNet-18
 TRANSFORM = Transform(resize=20, crop=16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), upright=False)
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
 def save_encoder(
-    path: Path, seed: int = 0, metadata: dict[str, str] | None = None, stem: Stem = "imagenet"
+    path: Path,
+    seed: int = 0,
+    metadata: dict[str, str] | None = None,
+    stem: Stem = "imagenet",
+    width: float = NARROW,
 ) -> dict[str, Tensor]:
-    """Write a network as `pretrain` does, with a transform to 16 px; returns its tensors.
-
-    With the small stem, made for such images, it takes 16 times as many operations.
-    """
+    """Write a ResNet-18 as `pretrain` does, with a transform to 16 px; returns its tensors."""
     torch.manual_seed(seed)
-    network = backbones.build(residual(stem=stem))
+    network = backbones.build(residual(stem=stem, width=width))
     recorded = {"transform": TRANSFORM.model_dump_json()} if metadata is None else metadata
     save_tensors(network.state_dict(), path, recorded)
     return network.state_dict()
 
 
-def torchvision_network(build=resnet18) -> nn.Module:  # type: ignore[no-untyped-def]
+def narrow(name: str = "resnet18") -> nn.Module:
+    """torchvision's network with an eighth of its channels."""
+    network: nn.Module = backbones.build(residual(name, "imagenet", width=NARROW))
+    network.fc = nn.Linear(WIDTH, 10)
+    return network
+
+
+def torchvision_network(build: Callable[[], nn.Module] = narrow) -> nn.Module:
     """Random weights and statistics, so that no two tensors are equal."""
     torch.manual_seed(0)
     network = build()
