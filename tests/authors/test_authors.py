@@ -6,10 +6,10 @@
 
 import json
 import re
-from functools import cache
 from math import inf, isfinite, nan
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +23,8 @@ from benchmarks.authors.lightly_tests import Counter
 from tests.support.commands import git
 from tests.support.project import ROOT
 
+# Of the other methods, the golden values show changes: tests/methods/test_contract.py.
+FAST = ("fast_moco", "moco_v2", "npid_cld", "swav")
 FIRST_STEPS = 2  # show all that a step depends on: weights, target, queues and the optimizer's buffers
 TOLERANCE = 1e-8
 NEGLIGIBLE = 1e-3  # of the largest number of its kind: a smaller one may be 0 but for rounding
@@ -34,24 +36,6 @@ CASES = [
     for name, saved in json.loads(file.read_text()).items()
     if saved["numbers"]  # lightly's tests are without
 ]
-
-
-@cache
-def replayed(module: str, name: str, steps: int | None) -> dict:
-    """What our side measures; comparisons with several sources may train the same experiment."""
-    (comparison,) = (each for each in comparisons_of(module) if each.name == name)
-    same = [each.name for each in comparisons_of(module) if experiment(each) == experiment(comparison)]
-    if same[0] != name:
-        return replayed(module, same[0], steps)
-    trained = comparison.replay(*[steps] if steps else [])
-    return json.loads(json.dumps(trained))
-
-
-def experiment(comparison) -> tuple:
-    """What determines our side of a training; otherwise the name."""
-    if not isinstance(comparison, Training):
-        return (comparison.name,)
-    return comparison.overrides, comparison.sizes, comparison.steps_per_epoch
 
 
 def numbers(value) -> list[float]:
@@ -86,23 +70,20 @@ def until(steps: int, trained: dict) -> dict:
     return {"losses": trained["losses"][:steps], **norms}
 
 
-CHOICES = ("recipe=", "method=", "loss=")
+def comparison_of(file: Path, name: str) -> Any:
+    (found,) = (each for each in comparisons_of(file.stem) if each.name == name)
+    return found
 
 
 def cases() -> list:
-    """All that are saved, trainings slow; and the first steps of each method with each of its losses."""
-    result, seen = [], []
+    """All that are saved, trainings slow, and the first steps of some trainings."""
+    result = []
     for file, name in CASES:
-        (comparison,) = (each for each in comparisons_of(file.stem) if each.name == name)
-        if not isinstance(comparison, Training):
-            result.append(pytest.param(file, name, None, id=name))
-            continue
-        result.append(pytest.param(file, name, STEPS, marks=pytest.mark.slow, id=f"{name}, all steps"))
-        choices = [choice for choice in comparison.overrides if choice.startswith(CHOICES)]
-        chosen = {re.sub(r"_(imagenet|keys|a\d+|k\d+)$", "", choice) for choice in choices}
-        if chosen not in seen:
+        training = isinstance(comparison_of(file, name), Training)
+        steps, marks = (STEPS, [pytest.mark.slow]) if training else (None, [])
+        result.append(pytest.param(file, name, steps, marks=marks, id=f"{name}, {steps or 'no'} steps"))
+        if name in FAST:
             result.append(pytest.param(file, name, FIRST_STEPS, id=name))
-        seen.append(chosen)
     return result
 
 
@@ -110,7 +91,9 @@ def cases() -> list:
 def test_our_side_gives_the_numbers_with_which_it_agreed(file: Path, name: str, steps: int | None) -> None:
     """`steps`: of a training."""
     expected = json.loads(file.read_text())[name]["numbers"]
-    found = differences(until(steps, expected) if steps else expected, replayed(file.stem, name, steps))
+    replayed = comparison_of(file, name).replay(*[steps] if steps else [])
+    ours = json.loads(json.dumps(replayed))
+    found = differences(until(steps, expected) if steps else expected, ours)
     worst = max(found, key=lambda entry: found[entry])
     assert found[worst] <= TOLERANCE, f"{worst} differs by {found[worst]:.1e}"
 

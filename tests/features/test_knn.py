@@ -83,14 +83,14 @@ def test_k_larger_than_the_bank_is_refused() -> None:
 
 
 def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:
-    """Beyond the blocks of similarities (4 MiB here) only what is returned, even where all take 1.5 GiB."""
+    """Beyond the blocks of similarities (4 MiB here) only what is returned, even where all take 150 MiB."""
     monkeypatch.setattr(knn, "QUERIES", 64)
     monkeypatch.setattr(knn, "ROWS", 2**14)
     torch.manual_seed(0)
-    bank, labels = F.normalize(torch.randn(200_000, 8), dim=1), torch.randint(0, 10, (200_000,))
+    bank, labels = F.normalize(torch.randn(100_000, 8), dim=1), torch.randint(0, 10, (100_000,))
     for stored in (bank, bank.half()):
         classify(bank[:64], stored, labels, 10, k=[20], temperature=[0.07])  # the libraries' own buffers
-        run = partial(classify, bank[:2000], stored, labels, 10, k=[20], temperature=[0.07])
+        run = partial(classify, bank[:400], stored, labels, 10, k=[20], temperature=[0.07])
         assert growth(run, torch.device("cpu")) < 24 * MIB
 
 
@@ -139,8 +139,8 @@ def test_nan_beside_ties_comes_first() -> None:
 
 
 def test_memory_for_arrays_grows_only_with_the_result(monkeypatch) -> None:
-    """All similarities would take 1.5 GiB; the blocks take 4 MiB here."""
+    """All similarities would take 150 MiB; the blocks take 4 MiB here."""
     monkeypatch.setattr(knn, "QUERIES", 64)
-    bank = features(200_000, 8)
+    bank = features(100_000, 8)
     nearest_in_array(bank[:64], bank, 20)  # the libraries' own buffers
-    assert growth(partial(nearest_in_array, bank[:2000], bank, 20), torch.device("cpu")) < 24 * MIB
+    assert growth(partial(nearest_in_array, bank[:400], bank, 20), torch.device("cpu")) < 24 * MIB

@@ -89,13 +89,13 @@ def test_many_images_are_compared_in_little_memory_and_by_projected_features(mon
 
 
 def test_equal_encoders_are_not_called_different_for_their_bursts() -> None:
-    """`cl compare`, in 60 sets of twenty bursts of thirty images: 5 % are 3, with a deviation of 1.7."""
+    """`cl compare`, in 20 sets of twenty bursts of thirty images: 5 % are 1, with a deviation of 1."""
     wrong = {"found": 0, "ignored": 0}
-    for seed in range(60):
+    for seed in range(20):
         (a, labels), (b, _) = made(seed, 20, 30), made(seed + 1000, 20, 30)
         b = b - CENTRES[made(seed + 1000, 20, 30)[1]] + CENTRES[labels]
         right = [((x @ CENTRES.T - (CENTRES**2).sum(1) / 2).argmax(1) == labels) * 100.0 for x in (a, b)]
         for name, used in (("found", found([a, b], labels)), ("ignored", None)):
             wrong[name] += judge({"measure": np.stack(right, 1)}, used).verdict != "cannot tell"
-    assert wrong["found"] <= 8
-    assert wrong["ignored"] > 20
+    assert wrong["found"] <= 4
+    assert wrong["ignored"] > 6

@@ -42,6 +42,7 @@ SMALL = {
     "batch_size": 2,
     "reference_batch": 2,
 }
+FEW = {"rois": 32}  # regions of an image to train on
 OVERFIT = {
     "iterations": 34,
     "milestones": [28],
@@ -120,7 +121,7 @@ class StopsWhenSaved(Checkpoints):
 
 
 def assert_resumes_bit_for_bit(engine: str, params: Params, scenes_folder: Path, folder: Path) -> None:
-    config = small(params, iterations=4, train_sides=[64], test_side=64, engine=engine)
+    config = small(params, iterations=4, train_sides=[64], test_side=64, engine=engine, **FEW)
     data = read(config, scenes_folder)
 
     eval_view = transform(params.dataset)

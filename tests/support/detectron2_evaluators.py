@@ -1,8 +1,7 @@
-"""The average precisions of detectron2's own evaluators."""
+"""The average precisions of detectron2's evaluator of VOC; for COCO, both sides call pycocotools."""
 
 import contextlib
 import io
-import json
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,32 +9,23 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from detectron2.data import MetadataCatalog
-from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator
+from detectron2.evaluation import PascalVOCDetectionEvaluator
 from detectron2.structures import Boxes, Instances
-from pycocotools import mask as rle
 
 from cl.detection.average_precision import Detections
-from cl.detection.config import OVERLAPS, Config
+from cl.detection.config import Config
 from cl.detection.data import DataSet
 from cl.detection.records import Record
 
-VOC_METRICS = {"ap50": "AP50", "ap75": "AP75", "ap": "AP"}  # our name, detectron2's name
-COCO_COLUMNS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # detectron2's names of OVERLAPS
-
+METRICS = {"ap50": "AP50", "ap75": "AP75", "ap": "AP"}  # our name, detectron2's name
 _numbers = count()  # for unique names: the catalog refuses to change an entry
 
 
 def evaluate(detections: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
-    """The metrics of `cl.detection.average_precision.evaluate`."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        results = (_voc if config.kind == "voc" else _coco)(detections, dataset, config)
-    return {name: value for name, value in results.items() if not np.isnan(value)}
+    """The metrics of `cl.detection.average_precision.evaluate`.
 
-
-def _voc(detections: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
-    """Only over the classes that have objects: the evaluator's mean would count the others as zero.
-
-    The evaluator rounds boxes to a tenth of a pixel and scores to three decimals.
+    Only over the classes that have objects: the mean of the evaluator would count the others as 0. It rounds
+    boxes to a tenth of a pixel and scores to three decimals.
     """
     year, split = config.test.split("/")
     present = np.unique(np.concatenate([record.labels[~record.ignored] for record in dataset.test]))
@@ -51,8 +41,9 @@ def _voc(detections: list[Detections], dataset: DataSet, config: Config) -> dict
             labels = np.searchsorted(present, detected.labels[known])
             kept = _instances(Detections(detected.boxes[known], detected.scores[known], labels), record)
             evaluator.process([{"image_id": number}], [{"instances": kept}])
-        results = evaluator.evaluate()["bbox"]
-    return {ours: float(results[theirs]) for ours, theirs in VOC_METRICS.items()}
+        with contextlib.redirect_stdout(io.StringIO()):
+            results = evaluator.evaluate()["bbox"]
+    return {ours: float(results[theirs]) for ours, theirs in METRICS.items()}
 
 
 def _write_voc(folder: Path, split: str, dataset: DataSet) -> None:
@@ -78,38 +69,10 @@ def _annotation(record: Record) -> str:
     return f"<annotation>{''.join(objects)}</annotation>"
 
 
-def _coco(detections: list[Detections], dataset: DataSet, config: Config) -> dict[str, float]:
-    assert dataset.categories is not None
-    data = f"cl_{next(_numbers)}"
-    kinds = {"bbox": "box", "segm": "mask"} if config.masks else {"bbox": "box"}
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "annotations.json"
-        path.write_text(json.dumps(dataset.annotations))
-        MetadataCatalog.get(data).set(
-            json_file=str(path),
-            thing_classes=dataset.classes,
-            thing_dataset_id_to_contiguous_id={c: label for label, c in enumerate(dataset.categories)},
-        )
-        evaluator = COCOEvaluator(data, tasks=tuple(kinds), distributed=False)
-    evaluator.reset()
-    for detected, record in zip(detections, dataset.test, strict=True):
-        evaluator.process([{"image_id": record.image_id}], [{"instances": _instances(detected, record)}])
-    results = evaluator.evaluate(img_ids=[record.image_id for record in dataset.test])
-    return {
-        f"{ours}_{metric}": float(results[theirs][column])
-        for theirs, ours in kinds.items()
-        for metric, column in zip(OVERLAPS, COCO_COLUMNS, strict=True)
-    }
-
-
 def _instances(detections: Detections, record: Record) -> Instances:
-    instances = Instances(
+    return Instances(
         (record.height, record.width),
         pred_boxes=Boxes(torch.from_numpy(detections.boxes)),
         scores=torch.from_numpy(detections.scores),
         pred_classes=torch.from_numpy(detections.labels),
     )
-    if detections.masks is not None:
-        masks = [torch.from_numpy(rle.decode(mask)) for mask in detections.masks]
-        instances.pred_masks = torch.stack(masks) if masks else torch.zeros(0, record.height, record.width)
-    return instances

@@ -18,13 +18,13 @@ from cl.detection.transfer import Detection, build_optimizer, estimate_statistic
 from cl.networks.batch_norm import has_batch_norm
 from pipeline.support.locations import transform
 from tests.support.backbones import HIERARCHICAL, PLAIN, build
-from tests.support.detection import FPN, small, tuned
+from tests.support.detection import FEW, FPN, small, tuned
 
 BATCH_NORM = {"test_efficientnet", "test_resnet", "regnetx_002"}
 
 
 def detector(name: str, params: Params, scenes_folder: Path, **changes: object) -> Detector:
-    settings = small(params, "voc_c4", **FPN, **changes)
+    settings = small(params, "voc_c4", **FPN, **FEW, **changes)
     return Detector(settings, build(name), read(settings, scenes_folder), transform(params.dataset))
 
 
@@ -122,7 +122,15 @@ def test_the_simple_pyramid_has_the_same_strides_for_every_patch(stride) -> None
 @pytest.mark.parametrize("name", ["test_efficientnet", pytest.param("vit", marks=pytest.mark.slow)])
 def test_a_transfer_runs_to_its_metrics(params, scenes_folder, tmp_path, name) -> None:
     settings = small(
-        params, "voc_c4", **FPN, train_sides=[64], test_side=64, momentum=0, betas=(0.9, 0.999), base_lr=1e-4
+        params,
+        "voc_c4",
+        **FPN,
+        **FEW,
+        train_sides=[64],
+        test_side=64,
+        momentum=0,
+        betas=(0.9, 0.999),
+        base_lr=1e-4,
     )
     data = read(settings, scenes_folder)
     metrics = tuned(settings, build(name), data, transform(params.dataset), out=tmp_path)
