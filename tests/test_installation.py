@@ -133,15 +133,6 @@ def test_no_other_folder_of_the_project_is_importable(tmp_path, name) -> None:
 
 
 @pytest.mark.slow
-def test_a_stage_in_a_copy_of_the_project_uses_the_copy(tmp_path) -> None:
-    """As in the temporary folders of `dvc exp run --temp`."""
-    copy = tmp_path / ".dvc/tmp/exps/copy"
-    copy_packages(copy)
-    (copy / "pipeline/where.py").write_text("import cl.config\nprint(cl.config.__file__)\n")
-    assert python(copy, "-m", "pipeline.where").stdout.strip() == str(copy / "cl/config/__init__.py")
-
-
-@pytest.mark.slow
 def test_the_environment_s_dvc_composes_with_the_code_of_the_clone(tmp_path) -> None:
     """It takes a name as typed, and answers a mistake in a line. Without it, DVC composes nothing."""
     copy_packages(tmp_path)

@@ -18,7 +18,7 @@ from benchmarks.rows import append
 from benchmarks.studies import Row, Study
 from cl import config
 from cl.report.experiments import Experiment
-from tests.support.project import ROOT, compose
+from tests.support.project import ROOT
 from tests.support.study import VALUES
 
 STUDIES = sorted(path.stem for path in (ROOT / stage.STUDIES).glob("*.yaml"))
@@ -251,20 +251,3 @@ def test_short_runs_record_all_numbers_of_a_run(results, runs) -> None:
 def test_the_page_of_all_claims_is_that_of_the_rows(monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     assert (stage.RESULTS / "claims.md").read_text() == claims.page()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_arm_of_a_study_composes(name: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(ROOT)
-    study = stage.load(name)
-    for arm in study.arms:
-        params = config.check(compose(tmp_path, *study.overrides(arm, study.seeds[0])))
-        measured = {**params.evaluations, **params.analyses}
-        numbers = {
-            f"{entry}{of}_{number}"
-            for entry, settings in measured.items()
-            for of in ("", "_embedding")
-            for number in settings.numbers()
-        }
-        assert numbers >= {study.quantities[quantity][1] for quantity in study.of(arm)}

@@ -1,15 +1,11 @@
 """The order of samples: exact, shuffled, near-sequential on the disk, and cheap to plan at scale."""
 
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.memory import growth
 from cl.data.order import CHUNK, WINDOW, Order, Plan
-from cl.data.reader import Reader
-from cl.shards.manifest import INDEX, Manifest, Shard, Split, sha256_of
 
 SPAN = CHUNK * WINDOW
 
@@ -124,46 +120,3 @@ def test_huge_epochs_take_little_memory(samples, steps, most) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < most
-
-
-def imagenet(folder: Path) -> None:
-    """An index like ImageNet's, with sparse files of the right size."""
-    images, size = 1_281_167, 110_000
-    index = np.zeros(images, INDEX)
-    number = np.arange(images)
-    index["shard"], index["offset"], index["length"] = number // 1000, number % 1000 * size, size
-    index["label"] = number % 1000
-    np.save(folder / "train.npy", index)
-    shards = []
-    for shard in range(-(-images // 1000)):
-        path = folder / f"train-{shard:06d}.tar"
-        with path.open("wb") as file:
-            file.truncate(1000 * size)
-        shards.append(
-            Shard(name=path.name, images=min(1000, images - shard * 1000), bytes=1000 * size, sha256="")
-        )
-    split = Split(images=images, shards=shards, reencoded=0, turned=0, skipped={})
-    classes = [str(label) for label in range(1000)]
-    manifest = Manifest(
-        kind="imagenet",
-        storage={},
-        classes=classes,
-        classes_sha256=sha256_of(classes),
-        splits={"train": split},
-    )
-    (folder / "manifest.json").write_text(manifest.model_dump_json())
-
-
-def test_planning_an_epoch_of_imagenet_takes_little_memory(tmp_path) -> None:
-    """Including opening the shards; then images are read from more shards than are kept open."""
-    imagenet(tmp_path)
-
-    def plan() -> None:
-        reader = Reader(tmp_path, "train")
-        epoch = Plan(len(reader), 4096, 0)
-        for step in range(epoch.steps_per_epoch):
-            reader.labels(epoch.step(step)[1])
-        for position in range(0, len(reader), 2000):
-            assert len(reader.read(position)) == 110_000
-
-    assert growth(plan) < 200e6

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cl.data import reader as module
 from cl.data.reader import Reader
 from tests.support.files import damaged
 from tests.support.pictures import file_of, photograph
@@ -46,6 +48,17 @@ def test_a_shard_that_changes_while_it_is_read_is_detected(shard_folder, tmp_pat
     else:
         with pytest.raises(ValueError, match=r"train-000001.tar changed .*: start again"):
             reader.read(60)
+
+
+def test_few_shards_are_open_at_a_time(shard_folder, monkeypatch) -> None:
+    """ImageNet has more than a process may open."""
+    whole, few = (Reader(shard_folder, "train") for _ in range(2))
+    positions = [*range(0, len(whole), 7), *range(0, len(whole), 11)]
+    expected = [bytes(whole.read(position)) for position in positions]
+    monkeypatch.setattr(module, "OPEN", 1)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    assert [bytes(few.read(position)) for position in positions] == expected
+    assert len([*Path("/proc/self/fd").iterdir()]) == before + 2
 
 
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path) -> None:

@@ -1,10 +1,15 @@
-"""Reading shards from a real HTTP server on loopback: equal, ahead, once, and within a bounded cache."""
+"""Shards from a real HTTP server on loopback: equal, ahead, once, within a bounded cache; and failures."""
 
+import fcntl
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -18,7 +23,34 @@ from cl.data.sets import TrainSet
 from pipeline.support import locations
 from pipeline.support.locations import transform
 from tests.support.processes import join, start_fork
-from tests.support.remote import assert_reads_equal, cache_bytes, shard_bytes, smallest_limit
+
+
+def cache_bytes(cache: Path) -> int:
+    """The bytes in a cache, under its lock: otherwise files that come and go would be counted together."""
+    if not (cache / "used").exists():
+        return 0
+    with open(cache / "used") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        total = 0
+        for path in cache.rglob("*"):
+            with suppress(FileNotFoundError):
+                total += path.stat().st_size if path.is_file() else 0
+        return total
+
+
+def shard_bytes(reader: Reader) -> int:
+    return sum(shard.bytes for shard in reader.manifest.splits["train"].shards)
+
+
+def smallest_limit(folder: Path) -> int:
+    """The smallest limit that holds two windows of 64 samples."""
+    reader = Reader(folder, "train")
+    return int(1.05 * shard_bytes(reader) * 2 * 64 / len(reader)) + 1
+
+
+def assert_reads_equal(reader: Reader, other: Reader, positions: Iterable[int]) -> None:
+    for position in positions:
+        assert reader.read(position) == other.read(position)
 
 
 @pytest.mark.parametrize("kind", ["http", "file", "memory"])
@@ -157,3 +189,78 @@ def test_the_entry_points_read_from_the_store(folder, server, params, tmp_path, 
     monkeypatch.delenv("CL_CACHE_GB")
     elsewhere = params.dataset.model_copy(update={"store": str(folder)})
     assert locations.reader("val", elsewhere).read(1) == reader.read(1)
+
+
+def test_failures_are_retried_and_then_reported_in_one_line(folder, server, cache) -> None:
+    reader, local = Reader(folder, "train", server.url, cache), Reader(folder, "train")
+    server.failures = 5  # HEAD and the GET that replaces it, twice, then the HEAD of the third attempt
+    assert reader.read(0) == local.read(0)
+    server.cuts = 2  # half an answer
+    assert reader.read(20) == local.read(20)
+    server.failures = 10**9
+    cause = "ClientResponseError: 503.*; check the address, the network and your permissions"
+    sentence = rf"{server.url}/train-000001.tar cannot be read: {cause}"
+    with pytest.raises(ValueError, match=sentence):
+        reader.read(60)
+    server.failures = 0
+    assert reader.read(60) == local.read(60)
+    away = Reader(folder, "train", "http://127.0.0.1:1", cache)
+    with pytest.raises(ValueError, match=r"127.0.0.1:1/.*.tar cannot be read: ClientConnectorError"):
+        away.read(0)
+
+
+def test_missing_files_are_reported_without_further_attempts(own_folder, server, cache) -> None:
+    reader = Reader(own_folder, "train", server.url, cache)
+    (own_folder / "train-000000.tar").unlink()
+    count = len(server.requests)
+    with pytest.raises(ValueError, match=rf"{server.url}/train-000000.tar .*: ClientResponseError: 404"):
+        reader.read(0)
+    assert len(server.requests) <= count + 2
+
+
+def test_a_store_that_lists_its_files_names_the_shard_at_once(own_folder, cache) -> None:
+    store, shard = own_folder.as_uri(), own_folder / "train-000003.tar"
+    size = shard.stat().st_size
+    os.truncate(shard, 1000)
+    with pytest.raises(
+        ValueError, match=rf"{store}/train-000003.tar has 1000 bytes, .* {size}: run `dvc repro"
+    ):
+        Reader(own_folder, "train", store, cache)
+    shard.unlink()
+    with pytest.raises(ValueError, match=rf"{store}/train-000003.tar is missing: run `dvc repro"):
+        Reader(own_folder, "train", store, cache)
+
+
+def test_a_protocol_whose_package_is_missing_names_the_package(folder, cache, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(ValueError, match=r"gs://bucket needs a package .* \(pip install"):
+        Reader(folder, "train", "gs://bucket", cache)
+
+
+def test_a_server_without_ranges_is_refused(folder, server, cache) -> None:
+    reader = Reader(folder, "train", server.url, cache)
+    server.ranges = False
+    with pytest.raises(ValueError, match=r"train-000000.tar cannot be read in parts; its server must"):
+        reader.read(0)
+
+
+def test_a_changed_shard_is_detected(own_folder, server, cache) -> None:
+    """Even by a process that starts later, with pieces of the earlier version in the cache."""
+    reader = Reader(own_folder, "train", server.url, cache)
+    reader.read(0)
+    os.utime(own_folder / "train-000000.tar", ns=(1, 1))
+    for late in (reader, Reader(own_folder, "train", server.url, cache)):
+        with pytest.raises(ValueError, match=r'train-000000.tar changed .*, now "1"\): run `dvc .*, remove'):
+            late.read(20)
+    os.truncate(own_folder / "train-000001.tar", 1000)
+    with pytest.raises(ValueError, match=r"train-000001.tar has 1000 bytes, .* \d+: run `dvc repro"):
+        reader.read(60)
+
+
+def test_a_cache_that_is_too_small_is_refused(folder, server, tmp_path) -> None:
+    limit = smallest_limit(folder)
+    with pytest.raises(
+        ValueError, match=rf"{server.url} .* {limit} bytes, found {limit - 1}: set CL_CACHE_GB="
+    ):
+        Reader(folder, "train", server.url, Cache(tmp_path / "cache", limit - 1))
+    Reader(folder, "train", server.url, Cache(tmp_path / "cache", limit))

@@ -41,30 +41,13 @@ def check(folder: Path, *libraries: str, **variables: str) -> list[str]:
     return lines
 
 
-def test_an_environment_with_everything_passes(tmp_path: Path) -> None:
-    assert check(tmp_path, *LIBRARIES) == []
-
-
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    assert check(tmp_path / "whole", *LIBRARIES) == []
     *libraries, compiler = check(tmp_path, CC="no-compiler")
     for library, line in zip(LIBRARIES, libraries, strict=True):
         assert line.startswith(f"missing: {library}, without which NCCL uses TCP")
     assert compiler.startswith("missing: something that Triton needs (FileNotFoundError")
-
-
-def test_a_libcuda_that_triton_does_not_find_is_named(tmp_path: Path) -> None:
-    """The loader takes a semicolon between folders; Triton does not, so it knows only the linker's cache."""
-    if LIBCUDA in subprocess.check_output(["/sbin/ldconfig", "-p"], text=True):
-        pytest.skip("an NVIDIA driver is installed")
-    line = check(tmp_path, *LIBRARIES, LIBCUDA, LD_LIBRARY_PATH=f"{tmp_path};")[0]
-    assert line.startswith("missing: something that Triton needs (AssertionError: libcuda.so cannot found")
-
-
-def test_the_image_has_what_it_checks() -> None:
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    assert " ibverbs-providers " in dockerfile
-    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility\n" in dockerfile
-    assert "docker/check_gpu.py" in (ROOT / "docker/check").read_text()
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,6 @@ def test_dvc_waits_while_its_stage_saves(slow_project: Path) -> None:
     assert "failed to reproduce 'slow'" in process.communicate()[0], "DVC ran to the end"
 
 
-@pytest.mark.slow
-def test_a_stop_before_the_stage_starts_is_not_lost(slow_project: Path) -> None:
-    process = start(slow_project, "dvc", "-q", "experiments", "run", "-S", "seconds=60")
-    wait_for(slow_project, ".dvc/tmp/entrypoint", process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert not (slow_project / "out").exists()
-
-
 def test_any_other_command_ends_at_once(slow_project: Path) -> None:
     process = start(slow_project, "sleep", "60")
     time.sleep(0.5)

@@ -36,13 +36,6 @@ def test_a_wrong_line_or_uncommitted_changes_are_refused(slow_project: Path) -> 
     assert run(slow_project, "experiment", "list.txt", "3", code=1) == "list.txt contains no line 3\n"
 
 
-@pytest.mark.slow
-def test_a_failed_experiment_exits_with_1_so_that_xargs_continues(slow_project: Path) -> None:
-    (slow_project / "list.txt").write_text("-S seconds=no-number\n")
-    output = run(slow_project, "experiment", "list.txt", "1", code=1)  # DVC's own 255 would stop xargs
-    assert "failed to reproduce 'slow'" in output
-
-
 def test_a_stopped_experiment_resumes_in_its_clone(slow_project: Path) -> None:
     (slow_project / "list.txt").write_text("-S seconds=60\n")
     first = start(slow_project, "experiment", "list.txt", JOB_COMPLETION_INDEX="0")

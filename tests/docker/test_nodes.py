@@ -102,14 +102,3 @@ def test_a_stopped_node_stops_all_nodes_after_they_have_saved(
     assert (tmp_path / "saved-1").exists()
     both[1].terminate()  # it waits until the first node is started again
     both[1].communicate(timeout=60)
-
-
-@pytest.mark.slow
-def test_a_node_that_waits_for_the_others_can_be_stopped(start_node: Start, tmp_path: Path) -> None:
-    for node in (0, 1):
-        waiting = start_node(node, "python", "-m", "node", "one", "60")
-        wait_for(tmp_path, "scratch/nodes-*/*.stage", waiting)  # node 1 finds the file of node 0
-        time.sleep(5)
-        waiting.send_signal(signal.SIGTERM)
-        waiting.communicate(timeout=30)
-        assert waiting.returncode == 143

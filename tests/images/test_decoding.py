@@ -20,7 +20,8 @@ from cl.images.decoding import decode
 from cl.images.image import RawImage
 from cl.shards import encoding, tiles
 from cl.sources import Storage
-from tests.support.pictures import COLOUR, FILES, file_of, mutated, photograph, png, with_orientation
+from tests.support.files import damaged
+from tests.support.pictures import COLOUR, FILES, file_of, photograph, png, with_orientation
 from tests.support.processes import start_fork
 from tests.support.tiny import STORAGE
 
@@ -212,7 +213,7 @@ def test_mutated_files_give_pixels_or_a_reason() -> None:
     def try_all() -> None:
         warnings.simplefilter("ignore")
         outcomes = Counter(
-            check(storage, mutated(whole[seed * 7 % len(whole)], seed))
+            check(storage, damaged(whole[seed * 7 % len(whole)], np.random.default_rng(seed)))
             for seed in range(500)
             for storage in ways
         )

@@ -16,15 +16,12 @@ from cl.objective.batch import Batch
 from cl.runtime.registry import kinds, module_of
 from tests.support.backbones import TIMM, VIT
 from tests.support.methods import (
-    CASES,
     FAST,
     WHOLE,
     Case,
     batch_of,
     build,
-    case_name,
     loss_config,
-    losses_for,
     task_of,
     train_step,
     training_batch,
@@ -120,15 +117,6 @@ def test_every_backbone_trains_and_continues_equal(kind, number, case) -> None:
     assert any(norm in set(task.method.backbone.modules()) for norm in norms) == (
         kind == "resnet" or "efficientnet" in str(TINY[kind][number].get("name"))
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=case_name)
-@pytest.mark.parametrize(("kind", "number"), SETTINGS)
-def test_every_method_with_every_loss_trains_on_it(kind, number, case) -> None:
-    backbone = fitting(kind, number, case[0])
-    for loss in losses_for(case[0]):
-        trained(case, backbone, loss)
 
 
 @pytest.mark.parametrize("kind", ["vit", "timm"])

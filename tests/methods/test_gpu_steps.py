@@ -14,9 +14,8 @@ from benchmarks.gpu.roofline.backward import backward
 from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from benchmarks.gpu.roofline.trace import trace
 from benchmarks.parameters import parameters
-from cl.networks.two_streams import CHANNELS, NORMALISATION, TwoStreams
 from cl.runtime.machine import Machine
-from tests.support.backbones import DATASET, SHIPPED
+from tests.support.backbones import SHIPPED
 from tests.support.methods import (
     CASES,
     WHOLE,
@@ -30,7 +29,6 @@ from tests.support.methods import (
     training_batch,
 )
 from tests.support.project import ROOT
-from tests.support.tiny import TinyBackbone
 
 HERE = Machine(GPU, 0, "bf16")
 CONF = ROOT / "pipeline/conf"
@@ -64,13 +62,6 @@ def test_a_step_of_every_method(case: Case) -> None:
             train_step(task, step, here, backward)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "method").glob("*.yaml")))
-def test_a_step_of_every_shipped_method(name) -> None:
-    params = parameters(f"method={name}", "precision=bf16", "optim.epochs=20")  # so that a queue is used
-    assert trace(params, images=4096).operations
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in SHIPPED]
 )
@@ -79,26 +70,3 @@ def test_a_step_of_every_backbone(name) -> None:
     size = "views.random.size=32" if "patch4" in name or "small" in name else "views.random.size=224"
     overrides = (f"method={method}", f"backbone={name}", size, "precision=bf16", "optim.batch_size=32")
     assert trace(parameters(*overrides)).operations
-
-
-@pytest.mark.parametrize("space", NORMALISATION)
-def test_two_networks_in_every_colour_space(space) -> None:
-    networks = [TinyBackbone(channels) for channels in CHANNELS]
-    with FakeGpu() as gpu:
-        both = TwoStreams(networks, space, DATASET["mean"], DATASET["std"]).to(GPU)
-        images = torch.empty(4, 3, 8, 8, device=GPU)
-        gpu.may_wait = False
-        backward(both(images).sum())
-
-
-RECIPES = CONF / "recipe"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
-)
-def test_a_step_of_every_recipe(recipe) -> None:
-    start = ["init=torchvision:resnet50"] if recipe == "own/adapt" else []
-    params = parameters(f"recipe={recipe}", *start, "precision=bf16")
-    assert trace(params, images=20_000).operations

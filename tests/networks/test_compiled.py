@@ -1,10 +1,8 @@
 """Compiled networks: how often they are compiled, and what they leave behind."""
 
 import copy
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,24 +15,8 @@ from cl.networks.passes import compile_forward, in_microbatches
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import pretraining
 from tests.support.backbones import config
-from tests.support.commands import environment
 from tests.support.methods import build, task_of, train_step, training_batch
-from tests.support.project import ROOT
 from tests.support.tiny import TinyBackbone
-
-A_RUN = """
-import torch
-from torch._dynamo.utils import counters
-from cl.networks.batch_norm import set_groups
-from cl.networks.passes import compile_forward
-from tests.support.tiny import TinyBackbone
-
-network = TinyBackbone().train()
-set_groups(network, 2)
-compile_forward(network)
-network(torch.ones(8, 3, 8, 8)).sum().backward()
-print(counters["inductor"]["fxgraph_cache_miss"], counters["inductor"]["fxgraph_cache_hit"])
-"""
 
 
 def network(groups: int, microbatches: int) -> TinyBackbone:
@@ -125,17 +107,6 @@ def test_a_compiled_network_continues_exactly_from_a_checkpoint(backend: str, tm
         ends.append(compiled.state_dict())
     for name, value in ends[0].items():
         assert torch.equal(value, ends[1][name]), name
-
-
-@pytest.mark.slow
-def test_a_later_run_compiles_nothing_again(tmp_path: Path) -> None:
-    """It finds the compiled code in TORCHINDUCTOR_CACHE_DIR, by default a folder in /tmp."""
-    environ = environment() | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", A_RUN]
-    runs = [subprocess.check_output(command, env=environ, cwd=ROOT, text=True).split() for _ in range(2)]
-    (compiled, _), (again, found) = ([int(number) for number in run] for run in runs)
-    assert compiled > 0
-    assert (again, found) == (0, compiled)
 
 
 @pytest.mark.parametrize("checkpointing", [True, pytest.param(False, marks=pytest.mark.slow)])

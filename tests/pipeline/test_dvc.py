@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import resource
 import shutil
 import warnings
 from collections.abc import Callable
@@ -285,20 +284,3 @@ def test_a_temporary_run_says_how_to_make_it_resumable(clone) -> None:
     assert "set CL_SCRATCH to an absolute folder to make it resumable" in output
     assert "Ran experiment" in output
     assert re.search(r"`dvc exp apply \w+-\w+` brings the results", output)
-
-
-@pytest.mark.slow
-def test_a_failed_write_is_reported_and_leaves_no_file(clone, tmp_path) -> None:
-    """Of a checkpoint, on what looks like a full disk; tests/pipeline/test_prepare.py does it to shards."""
-
-    before = clone.files()
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, most))
-    try:
-        (answer,) = answers(clone.folder, [Stage(("pretrain",), {"CL_SCRATCH": str(tmp_path)})])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
-    assert answer.code == 1
-    assert answer.stderr.splitlines()[-1].startswith("Error: File too large")
-    assert "Traceback" not in answer.stderr
-    assert clone.files() == before

@@ -113,40 +113,6 @@ def test_a_check_by_hand_leaves_its_output_alone(clone) -> None:
     assert checked.stat().st_mtime_ns == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--temp",)])
-def test_own_images_that_have_changed_are_prepared_again(clone, options) -> None:
-    """In the default folder, also for a run in a temporary copy; and for images at another CL_RAW."""
-    raw, name = clone.folder / "data/raw", f"own{len(options)}"
-
-    def put(path: Path, gray: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Picture.new("L", (40, 40), gray).save(path)
-
-    for number in range(12):
-        put(raw / name / f"{number}.png", number)
-    shutil.copytree(raw, clone.folder / "other raw")
-    put(clone.folder / f"other raw/{name}/12.png", 12)
-    own = ("dataset=unlabelled", f"dataset.name={name}", "dataset.holdout=0.4", "transfer=[]")
-    own += ("dataset.scenes.train=8", "dataset.scenes.val=4")
-
-    def prepared(**environ: str) -> bool:
-        output = clone.exp(*own, options=(*options, "prepare"), environ=environ)
-        return "Running stage 'prepare'" in output
-
-    assert prepared()
-    assert not prepared()
-    assert prepared(CL_RAW="other raw")
-    put(raw / name / "13.png", 13)
-    assert prepared()
-    shutil.rmtree(clone.folder / "other raw")
-    if not options:  # a temporary copy begins without shards
-        assert not prepared(CL_RAW="other raw"), "shards are enough"
-    shutil.rmtree(raw)
-    clone.run("git", "checkout", "-q", "params.yaml", "dvc.lock")
-    clone.dvc("checkout", "--force")
-
-
 def test_the_check_tells_own_images_apart(clone, tmp_path) -> None:
     """By names and sizes; what the system keeps beside them does not count, and shards need no images."""
     for number in range(3):

@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,17 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
-from PIL import Image as Picture
 
 import cl.shards.scenes  # noqa: F401
-from cl.images import decoding
-from cl.images.decoding import ORIENTATION
 from cl.sources._shared.class_folders import class_folders
 from pipeline.prepare import main
 from tests.support.pictures import (
     digest,
-    file_of,
-    photograph,
     picture_file,
     shard_states,
     tree,
@@ -203,26 +197,6 @@ def test_ten_unreadable_images_are_named_and_the_others_counted_by_reason(stage,
     assert "prepare: once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images\n" in said
     provenance = json.loads((stage.folder / "results/prepare.provenance.json").read_text())
     assert provenance["left_out"] == {truncated: 12, heic: 1}
-
-
-@pytest.mark.slow
-def test_warnings_of_pillow_are_not_printed(template, tmp_path) -> None:
-    """In an interpreter of its own: here, pytest collects them."""
-    shutil.copytree(template, tmp_path / "stage")
-    folder = tmp_path / "stage/raw/own/train/dog"
-    exif = Picture.Exif()
-    exif[ORIENTATION] = 1
-    damaged = exif.tobytes()[:20] + b"\xff" * 4
-    content = file_of(photograph(), exif=damaged)
-    with pytest.warns(UserWarning):
-        decoding.decode(content, upright=True)
-    (folder / "exif.jpg").write_bytes(content)
-    command = [sys.executable, "-m", "pipeline.prepare"]
-    environment = {**os.environ, "CL_RAW": "raw", "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=tmp_path / "stage", env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    said = [line for line in result.stderr.splitlines() if not line.startswith("prepare: ")]
-    assert said == []
 
 
 def test_a_killed_worker_gives_an_error_instead_of_a_hang(stage, undisturbed) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -78,13 +77,6 @@ def wait_for(scratch: Path, step: int, process: subprocess.Popen) -> None:
         time.sleep(0.01)
 
 
-def ranks_of(launcher: subprocess.Popen) -> list[int]:
-    """The processes that a launcher has started."""
-    return [
-        int(pid) for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    ]
-
-
 @pytest.fixture(scope="module")
 def finished(prepared, tmp_path_factory) -> list[dict]:
     """The models of two undisturbed processes."""
@@ -100,39 +92,6 @@ def assert_equal(prepared: Path, finished: list[dict]) -> None:
         found = load_tensors(prepared / "models" / f"{name}.safetensors")[0]
         assert found.keys() == tensors.keys()
         assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
-
-
-@pytest.mark.slow
-def test_two_processes_survive_kill_9_of_one(prepared, tmp_path) -> None:
-    """A dead process ends the other within a minute, with the reason; the next run continues.
-
-    So does one after a run whose parameters have changed meanwhile.
-    That a kill changes no bit is tested beside the loop, and for this stage by the slow tests below.
-    """
-    backbone = prepared / "models/backbone.safetensors"
-    backbone.unlink(missing_ok=True)
-    process = pretrain(prepared, tmp_path)
-    wait_for(tmp_path, 2, process)
-    began = time.monotonic()
-    os.kill(ranks_of(process)[1], signal.SIGKILL)
-    _, output = process.communicate()
-    assert time.monotonic() - began < 60
-    assert process.returncode == 128 + signal.SIGKILL, output
-    assert "process 1 of 2 was ended by SIGKILL" in output
-    process = pretrain(prepared, tmp_path)
-    wait_for(tmp_path, 4, process)
-    write(prepared / "params.yaml", [*SETTINGS, "seed=1"])
-    _, output = process.communicate()
-    assert process.returncode == 1, output
-    assert "params.yaml was changed while this stage ran (seed)" in output
-    assert not backbone.exists()
-    write(prepared / "params.yaml", SETTINGS)
-    process = pretrain(prepared, tmp_path)
-    _, output = process.communicate()
-    assert process.returncode == 0, output
-    assert "continuing after step" in output
-    assert "on 2 x cpu in fp32" in output
-    assert re.search(r"each epoch's row is added to \S+/epochs.csv", output)
 
 
 @pytest.mark.slow

@@ -5,58 +5,18 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-import pytest
 from rich.console import Console
 
-from cl.report import paper_tables, summary
+from cl.report import summary
 from cl.report.comparisons import comparisons
 from cl.report.experiments import Experiment
 from cl.report.summary import table
 from pipeline.report import title
-from tests.support.experiments import TABLE3, composed, curve, experiment, knn_200, measured
+from tests.support.experiments import TABLE3, composed, experiment, knn_200, measured
 
 
 def page(experiments: list[Experiment], compose: Callable[[str], dict]) -> tuple[str, str]:
     return summary.page(experiments, compose, title)
-
-
-@pytest.mark.slow
-def test_a_page_of_two_hundred_experiments_shows_every_table_and_experiment_once(tmp_path) -> None:
-    """With "not run" in empty cells and names escaped, in HTML and in Markdown."""
-    found = [experiment(f"e{n}", TABLE3, 80 + n / 100, seed=n) for n in range(99)]
-    found += [
-        curve(f"c{n}", "recipe=dcl/fig4_cifar10", n, seed=n % 10, temperature=0.1 + n // 10 / 100)
-        for n in range(100)
-    ]
-
-    def compose(run: str) -> dict:
-        known = ("recipe=dcl/table3_cifar10", "recipe=dcl/fig4_cifar10")
-        return composed(run) if run.split()[0] in known else {}
-
-    html, markdown = page([*found, experiment("<b>", TABLE3, 5.0)], compose)
-    assert html.count('id="exp-') == 200
-    assert "<b></td>" not in html
-    for text in (html, markdown):
-        assert re.search(
-            r"\b[1-9]\d* of the \d+ numbers that the papers measured were measured here too\.", text
-        )
-    assert "80.5 ± 0.3" in html
-    assert "80.5 ± 0.3" in markdown
-    for paper in paper_tables.NAMES:
-        for shown in paper_tables.load(paper).tables:
-            assert f"<h3>{shown.name}</h3>" in html
-            assert f"## {shown.name}\n" in markdown
-    assert html.count("<details") == html.count("</details>")
-    assert "not run" in html
-    sweep = "-S recipe=dcl/table1_imagenet100 -S optim.batch_size=32,64,128,256,512 -S loss=infonce"
-    assert f"dvc exp run --queue {sweep}" in html
-    assert len(html) < 1_500_000
-    lines = markdown.splitlines()
-    for number, line in enumerate(lines):
-        if line.startswith("|---"):
-            assert lines[number - 1].count("|") == line.count("|") == lines[number + 1].count("|"), lines[
-                number - 1
-            ]
 
 
 def test_recipes_are_not_composed_for_experiments_on_other_data() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cl.data.reader import Reader
-from tests.support.pictures import mutated
 
 
 def test_the_manifest_lists_every_shard_with_its_hash(shard_folder) -> None:
@@ -24,27 +23,6 @@ def test_the_manifest_lists_every_shard_with_its_hash(shard_folder) -> None:
 @pytest.fixture
 def copied(shard_folder, tmp_path) -> Path:
     return Path(shutil.copytree(shard_folder, tmp_path / "copy"))
-
-
-def test_mutated_shard_folders_are_read_or_refused(copied) -> None:
-    """Some damage goes unnoticed: another letter in a name, or a bit inside an image."""
-    names = {}
-    for name in ("manifest.json", "val.npy", "val_keys.npy"):
-        whole = (copied / name).read_bytes()
-        refused = 0
-        for seed in range(170):
-            (copied / name).write_bytes(mutated(whole, seed))
-            try:
-                reader = Reader(copied, "val")
-                assert len(reader.keys) > 0
-                for position in range(len(reader)):
-                    reader.pixels(position)
-            except (ValueError, OSError) as error:  # OSError: not an image, because the offset has changed
-                refused += 1
-                assert str(error)
-        (copied / name).write_bytes(whole)
-        names[name] = refused
-    assert all(refused > 30 for refused in names.values()), names
 
 
 @pytest.mark.parametrize(

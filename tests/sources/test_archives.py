@@ -140,28 +140,6 @@ def test_a_failed_download_says_what_to_put_where(offered) -> None:
     assert "Connection refused" in message
 
 
-def test_a_server_that_stops_answering_times_out(offered, monkeypatch) -> None:
-    """In the middle of the file."""
-    monkeypatch.setattr(archives, "TIMEOUT", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as half:
-        offered.archive.url = f"http://127.0.0.1:{half.getsockname()[1]}/x.tar.gz"
-        kept: list[socket.socket] = []
-
-        def answer() -> None:
-            for _ in range(2):  # where it leads, and the file
-                connection, _ = half.accept()
-                kept.append(connection)
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 9999\r\n\r\n" + bytes(100))
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        assert "timed out" in refusal(offered)
-        thread.join()
-        for connection in kept:
-            connection.close()
-
-
 def fetch(archive: tuple, raw: Path) -> None:
     """Unpack in another process, which needs the attributes of the tiny archive."""
     base, attributes = archive

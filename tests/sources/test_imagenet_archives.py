@@ -31,10 +31,6 @@ def images_of(found: Splits) -> dict[str, tuple[int, bytes]]:
     return {image.key: (image.label, image.read()) for image in [*found.train, *found.val]}
 
 
-def labels_of(found: Splits) -> dict[str, int]:
-    return {image.key: image.label for image in [*found.train, *found.val]}
-
-
 def test_the_names_of_the_archives_are_torchvisions() -> None:
     (train, _), (val, _), devkit = (ARCHIVE_META[name] for name in ("train", "val", "devkit"))
     assert (train, val, devkit) == (archive.TRAIN, archive.VAL, (archive.DEVKIT, archive.DEVKIT_MD5))
@@ -120,37 +116,6 @@ def test_the_validation_images_must_match_the_ground_truth(numbers, ilsvrc) -> N
     assert isinstance(outcome(ilsvrc), Splits)
     write_val(ilsvrc, numbers)
     assert f"{archive.VAL} contains {len(numbers)} images, expected numbers 1 to 6" in outcome(ilsvrc)
-
-
-def mutated_header(whole: bytes, at: int, seed: int) -> bytes:
-    """Replace one byte of the tar header at `at`; with even seeds the checksum stays right."""
-    rng, content = np.random.default_rng(seed), bytearray(whole)
-    if seed % 2:
-        content[at + rng.integers(512)] = rng.integers(256)
-        return content
-    place = at + rng.choice([0, 1, 5, 124, 125, 130, 134, 135, 156, 157, 345])
-    content[place] = rng.choice([*b"\0/.0127LxgKSV", 128, 255])
-    content[at + 148 : at + 156] = b" " * 8
-    content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
-    return content
-
-
-@pytest.mark.parametrize("name", [archive.TRAIN, archive.VAL])
-def test_mutated_headers_are_refused_or_lose_no_image(name, ilsvrc) -> None:
-    """Flips inside an image are for `verify` to find; a wrong header with a right checksum may rename one."""
-    path = ilsvrc / name
-    whole, expected = path.read_bytes(), labels_of(outcome(ilsvrc))
-    headers = [at for at in range(0, len(whole), 512) if whole[at + 257 : at + 262] == b"ustar"]
-    seen = {str: 0, Splits: 0}
-    for seed in range(150):
-        path.write_bytes(mutated_header(whole, headers[seed % len(headers)], seed))
-        found = outcome(ilsvrc)
-        seen[type(found)] += 1
-        if isinstance(found, Splits):
-            images = [image for image in (*found.train, *found.val) if image.path == path]
-            assert all(image.offset + image.length <= len(whole) for image in images)
-            assert labels_of(found) == expected or seed % 2 == 0
-    assert min(seen.values()) > 10, seen
 
 
 def test_only_the_official_devkit_is_opened(ilsvrc) -> None:

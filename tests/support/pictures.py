@@ -108,28 +108,6 @@ def odd_tree(root: Path) -> Path:
     return root
 
 
-def mutated(content: bytes, seed: int) -> bytes:
-    """Flip a few bits, damage the head, zero a run, or insert, delete or truncate bytes."""
-    rng = np.random.default_rng(seed)
-    out, at, length = bytearray(content), int(rng.integers(len(content))), int(rng.integers(1, 64))
-    match seed % 6:
-        case 0:
-            for _ in range(length // 8 + 1):
-                out[rng.integers(len(out))] ^= 1 << rng.integers(8)
-        case 1:
-            for _ in range(length // 16 + 1):
-                out[rng.integers(min(64, len(out)))] = rng.integers(256)
-        case 2:
-            out[at : at + length] = bytes(len(out[at : at + length]))
-        case 3:
-            out[at:at] = rng.bytes(length)
-        case 4:
-            del out[at : at + length]
-        case 5:
-            del out[at:]
-    return bytes(out)
-
-
 @contextmanager
 def without_heic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if pillow-heif were not installed."""
