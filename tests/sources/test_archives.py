@@ -140,6 +140,13 @@ def test_a_failed_download_says_what_to_put_where(offered) -> None:
     assert "Connection refused" in message
 
 
+def test_a_server_that_stops_answering_times_out(offered, server, monkeypatch) -> None:
+    """In the middle of the file."""
+    monkeypatch.setattr(archives, "TIMEOUT", 0.3)
+    server.go.clear()
+    assert "timed out" in refusal(offered)
+
+
 def fetch(archive: tuple, raw: Path) -> None:
     """Unpack in another process, which needs the attributes of the tiny archive."""
     base, attributes = archive
