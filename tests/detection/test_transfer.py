@@ -8,10 +8,8 @@ from cl.detection.data import read
 from cl.detection.engines.torchvision import Detector
 from cl.detection.samples import TrainImages
 from cl.detection.transfer import Detection, estimate_statistics
-from cl.networks import backbones
 from pipeline.support.locations import transform
 from tests.support.detection import (
-    FEW,
     ap50_of_overfitting,
     assert_resumes_bit_for_bit,
     build_backbone,
@@ -27,8 +25,8 @@ METRICS = {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_a_transfer_writes_metrics_tables_and_a_picture(params, scenes_folder, tmp_path, name) -> None:
-    config = small(params, name, **FEW)
-    data, network = read(config, scenes_folder), backbones.build(params.backbone)
+    config = small(params, name)
+    data, network = read(config, scenes_folder), build_backbone()
     metrics = tuned(config, network, data, transform(params.dataset), out=tmp_path)
     assert set(metrics) == METRICS[name]
     assert {p.name for p in tmp_path.iterdir()} == {"detections.png", "classes.csv", "epochs.csv", "data.csv"}
@@ -37,7 +35,7 @@ def test_a_transfer_writes_metrics_tables_and_a_picture(params, scenes_folder, t
 
 def test_statistics_are_those_of_all_batches(params, here, scenes_folder) -> None:
     """For the first norm: mean and variance over all pixels of six batches of various sizes, by numpy."""
-    config = small(params, "voc_c4", precise_bn=6, iterations=5, train_sides=[64, 96, 160], **FEW)
+    config = small(params, "voc_c4", precise_bn=6, iterations=5, train_sides=[64, 96, 160])
     data = read(config, scenes_folder)
     detector = Detector(config, build_backbone(), data, transform(params.dataset))
     task = Detection(detector, here, 0)

@@ -102,7 +102,7 @@ def test_a_backbone_tensor_without_a_counterpart_is_refused(params, scenes_folde
     from cl.detection.engines.detectron2 import load
 
     config = small(params)
-    detector = build(config, params, read(config, scenes_folder), build_backbone())
+    detector = build(config, params, read(config, scenes_folder), build_backbone(RESNET18))
     message = "res2.0.conv1.weight of the backbone, .* has 0 counterparts in detectron2's model"
     with pytest.raises(ValueError, match=message):
         load(detector.network, build_backbone(RESNET50))
@@ -117,7 +117,7 @@ def test_optimizer_and_schedule_equal_detectron2s(params, scenes_folder, changes
     from detectron2.solver.build import get_default_optimizer_params
 
     config = small(params, **{"iterations": 10, "base_lr": 0.03, **changes})
-    detector = build(config, params, read(config, scenes_folder), build_backbone())
+    detector = build(config, params, read(config, scenes_folder), build_backbone(RESNET18))
     keys = {"STEPS": config.milestones, "MAX_ITER": config.iterations, "WARMUP_ITERS": config.warmup}
     detector.cfg.SOLVER.update(keys | {"WARMUP_FACTOR": config.warmup_start})
     theirs = torch.optim.SGD(
@@ -196,7 +196,7 @@ def test_batch_norm_statistics_agree_with_fvcore(params, here, scenes_folder) ->
     data = read(config, scenes_folder)
     found = []
     for ours in (True, False):
-        detector = build(config, params, data, build_backbone())
+        detector = build(config, params, data, build_backbone(RESNET18))
         task = Detection(detector, here, 0)
         images = TrainImages(data.train, config, 0, detector.item)
         if ours:

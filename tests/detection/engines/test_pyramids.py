@@ -18,13 +18,13 @@ from cl.detection.transfer import Detection, build_optimizer, estimate_statistic
 from cl.networks.batch_norm import has_batch_norm
 from pipeline.support.locations import transform
 from tests.support.backbones import HIERARCHICAL, PLAIN, build
-from tests.support.detection import FEW, FPN, small, tuned
+from tests.support.detection import FPN, small, tuned
 
 BATCH_NORM = {"test_efficientnet", "test_resnet", "regnetx_002"}
 
 
 def detector(name: str, params: Params, scenes_folder: Path, **changes: object) -> Detector:
-    settings = small(params, "voc_c4", **FPN, **FEW, **changes)
+    settings = small(params, "voc_c4", **FPN, **changes)
     return Detector(settings, build(name), read(settings, scenes_folder), transform(params.dataset))
 
 
@@ -125,7 +125,6 @@ def test_a_transfer_runs_to_its_metrics(params, scenes_folder, tmp_path, name) -
         params,
         "voc_c4",
         **FPN,
-        **FEW,
         train_sides=[64],
         test_side=64,
         momentum=0,

@@ -15,13 +15,12 @@ from cl.detection.samples import sample
 from cl.detection.transfer import build_optimizer
 from cl.training.optim import set_lr
 from pipeline.support.locations import transform
-from tests.support.detection import FEW, FPN, RESNET18, build_backbone, small
+from tests.support.detection import FPN, build_backbone, small
 from tests.support.detectron2 import installed
 
 
-def build(config: Config, params: Params, scenes_folder: Path, width: float = 1) -> Detector:
-    backbone = build_backbone(RESNET18.model_copy(update={"width": width}))
-    return Detector(config, backbone, read(config, scenes_folder), transform(params.dataset))
+def build(config: Config, params: Params, scenes_folder: Path) -> Detector:
+    return Detector(config, build_backbone(), read(config, scenes_folder), transform(params.dataset))
 
 
 @pytest.mark.parametrize("name", ["voc_c4", "coco_c4"])
@@ -38,10 +37,9 @@ def test_c4_takes_over_the_backbone_and_shares_res5(params, scenes_folder, name)
         assert network.roi_heads.mask_head.shared is network.roi_heads.box_head[0]
 
 
-@pytest.mark.parametrize("width", [0.125])
-def test_fpn_has_the_parts_of_the_paper(params, scenes_folder, width) -> None:
+def test_fpn_has_the_parts_of_the_paper(params, scenes_folder) -> None:
     """P2 to P6 with one anchor side each; a head of four 3x3 convolutions with norm and a linear layer."""
-    network = build(small(params, **FPN), params, scenes_folder, width).network
+    network = build(small(params, **FPN), params, scenes_folder).network
     levels = network.backbone(torch.zeros(2, 3, 128, 128)).values()
     assert [tuple(level.shape) for level in levels] == [(2, 256, side, side) for side in (32, 16, 8, 4, 2)]
     assert network.rpn.anchor_generator.sizes == ((16,), (32,), (64,), (128,), (256,))
@@ -55,10 +53,10 @@ def test_fpn_has_the_parts_of_the_paper(params, scenes_folder, width) -> None:
     assert network.roi_heads.box_roi_pool.featmap_names == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(("changes", "width"), [(FPN, 0.125), ({}, 1)])
-def test_every_layer_is_trained(scenes_folder, params, changes, width) -> None:
-    config = small(params, **changes, **FEW)
-    detector = build(config, params, scenes_folder, width).train()
+@pytest.mark.parametrize("changes", [FPN, {}])
+def test_every_layer_is_trained(scenes_folder, params, changes) -> None:
+    config = small(params, **changes)
+    detector = build(config, params, scenes_folder).train()
     records = read(config, scenes_folder).train[:2]
     items = [detector.item(sample(record, 96, 256, mirrored=False)) for record in records]
     losses = detector(items)
