@@ -112,7 +112,8 @@ def trajectory(
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
     losses = []
     for step in range(steps):
-        batch = training_batch(kind, option, IMAGES, step)
+        count = 1 if kind == "cpc_v2" else 4  # whose views are grids by themselves
+        batch = training_batch(kind, option, IMAGES, step, count)
         if step >= grouped:
             batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
         task.begin_step(step, step / steps)
