@@ -97,7 +97,7 @@ def compare(
         labels=table,
         holdout=holdout,
         ungrouped=ungrouped,
-        widths=[pair[0].width],
+        by_encoder=lambda rows: np.split(rows, [pair[0].width], axis=1),
         say=show.say,
     )
     x, y = (np.split(images.features, [pair[0].width], axis=1) for images in (bank, queries))

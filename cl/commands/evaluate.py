@@ -1,11 +1,14 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
@@ -15,10 +18,28 @@ from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened
+from cl.features.extraction import PIXELS, Pixels
 from cl.features.scores import checked, knn_correct, linear_correct
 from cl.networks.batch_norm import is_untrained
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import independent, interval
+
+
+class _WithPixels(Encoder):
+    """Gives an image's pixels after its features, so that the image is decoded once."""
+
+    @classmethod
+    def of(cls, encoder: Encoder, resize: int | None, crop: int | None) -> Encoder:
+        """A copy of an encoder, with the same weights and mode."""
+        both = copy.copy(encoder)
+        both.__class__ = cls
+        both.set_size(resize, crop)
+        both.width += 3 * min(both.transform.crop, PIXELS) ** 2
+        return both
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, S, S) to (N, D + 3 s s)."""
+        return torch.cat([super().forward(images), Pixels()(images)], 1)
 
 
 class Accuracy(NamedTuple):
@@ -36,12 +57,14 @@ class Evaluation:
 
     knn: the k nearest training images vote.
     linear: logistic regression.
+    pixels: kNN on the pixels instead of features, as in `cl.features.extraction.Pixels`.
     majority: every image gets the most frequent class of the training images.
-    independent: how many independent images each of these three counts; 0 if all are of one group.
+    independent: how many independent images each of these four counts; 0 if all are of one group.
     """
 
     knn: float
     linear: float
+    pixels: float
     majority: float
     k: int
     train_images: int
@@ -54,6 +77,7 @@ class Evaluation:
         measures = {
             f"kNN, k = {self.k}": self.knn,
             "logistic regression": self.linear,
+            "kNN, raw pixels": self.pixels,
             "most frequent class": self.majority,
         }
         for (measure, percent), images in zip(measures.items(), self.independent, strict=True):
@@ -106,21 +130,33 @@ def evaluate(
     loaded, say = opened(encoder, prefix), progress("evaluate").say
     if is_untrained(loaded.network):
         say("warning: the encoder was never trained: every bias of its normalisation layers is 0")
-    embedded = partial(embed, encoder=loaded, resize=resize, crop=crop)
+    both = _WithPixels.of(loaded, resize, crop)
     table = opened_table(labels, columns, separator)
     bank, queries, copies = labelled.read(
-        train, val, embedded, labels=table, holdout=holdout, ungrouped=ungrouped, say=say
+        train,
+        val,
+        partial(embed, encoder=both),
+        by_encoder=lambda rows: [rows[:, : loaded.width]],
+        labels=table,
+        holdout=holdout,
+        ungrouped=ungrouped,
+        say=say,
     )
     if copies:
         say(f"left out validation images that are also training images: {copies}")
-    rows = checked(bank.features, bank.labels, queries.features, queries.labels)
+    parts = (np.split(images.features, [loaded.width], axis=1) for images in (bank, queries))
+    rows, pixels = (
+        checked(known, bank.labels, asked, queries.labels) for known, asked in zip(*parts, strict=True)
+    )
     classes, counts = np.unique(bank.labels, return_counts=True)
-    right = [each.numpy().astype(float) for each in (knn_correct(*rows, k=k), linear_correct(*rows))]
+    correct = knn_correct(*rows, k=k), linear_correct(*rows), knn_correct(*pixels, k=k)
+    right = [each.numpy().astype(float) for each in correct]
     right.append((queries.labels == classes[counts.argmax()]).astype(float))
-    knn, linear, majority = (100 * float(each.mean()) for each in right)
+    knn, linear, raw, majority = (100 * float(each.mean()) for each in right)
     evaluation = Evaluation(
         knn=knn,
         linear=linear,
+        pixels=raw,
         majority=majority,
         k=k,
         train_images=len(bank),

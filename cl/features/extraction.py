@@ -16,6 +16,7 @@ from cl.runtime.machine import Machine, to_device
 
 BATCH = 256
 ON_GPU, ON_CPU = 2**31, 2**26  # bytes of images to cache at most: 14,000 of 224 px, 20,000 of 32 px
+PIXELS = 32  # side of the images that `Pixels` compares, at most
 FEW = 1024  # up to this number of images, reading them here is faster than starting data workers
 
 Cache = dict[tuple[Reader, bytes], list[Tensor]]  # batches on the device, by reader and positions
@@ -25,9 +26,9 @@ class Pixels(nn.Module):
     """Replaces an encoder by the pixels of an image, centred per channel, as one vector."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) to (N, 3 s s) with s = min(S, 32)."""
-        if images.shape[-1] > 32:
-            images = F.adaptive_avg_pool2d(images, 32)
+        """(N, 3, S, S) to (N, 3 s s) with s = min(S, PIXELS)."""
+        if images.shape[-1] > PIXELS:
+            images = F.adaptive_avg_pool2d(images, PIXELS)
         return (images - images.mean((2, 3), keepdim=True)).flatten(1)
 
 

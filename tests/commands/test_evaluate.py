@@ -9,9 +9,11 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image as Picture
 
 import cl
+from cl.features.extraction import Pixels
 from cl.runtime.tables import write_csv
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
@@ -53,8 +55,13 @@ def test_accuracies_are_those_of_the_features(data, tmp_path) -> None:
     rows = features["train"], labels["train"], features["val"], labels["val"]
     assert (found.knn, found.linear) == (cl.knn_accuracy(*rows, k=1), cl.linear_probe(*rows))
     assert (found.majority, found.train_images, found.val_images, found.classes) == (50, 24, 12, 2)
-    knn, _, majority = found.rows()
+    knn, _, pixels, majority = found.rows()
     assert knn[:2] == ("kNN, k = 1", found.knn)
+    train, val = (
+        Pixels()(torch.stack([encoder.transform(path) for path in sorted(data.glob(f"{split}/*/*/*.jpg"))]))
+        for split in ("train", "val")
+    )
+    assert pixels.percent == cl.knn_accuracy(train, labels["train"], val, labels["val"], k=1)
     assert majority[1:] == pytest.approx((50, 25.4, 74.6), abs=0.1)  # Wilson's for 6 of 12
     written = pq.read_table(tmp_path / "accuracies.parquet").to_pylist()
     assert written == [row._asdict() for row in found.rows()]
@@ -107,7 +114,7 @@ def test_images_of_a_group_and_equal_files_count_once(data, tmp_path, capsys) ->
     write_csv(data / "groups.csv", ["path", "label", "group"], [(*row[:2], row[2][:3]) for row in rows])
     words = ("--train", sides["train"], "--val", sides["val"], "--labels", data / "groups.csv", "--k", 3)
     of = ("--encoder", data / "encoder.safetensors", "--to", tmp_path / "rows.csv")
-    assert run_cl("evaluate", *words, *of).stdout.count("one group") == 3
+    assert run_cl("evaluate", *words, *of).stdout.count("one group") == 4
     assert {(row["low"], row["high"]) for row in read_csv(tmp_path / "rows.csv")} == {("", "")}
 
 

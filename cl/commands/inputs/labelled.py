@@ -64,7 +64,7 @@ def read(
     holdout: float,
     ungrouped: bool,
     say: Callable[[str], object],
-    widths: Sequence[int] = (),
+    by_encoder: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> tuple[LabelledImages, LabelledImages, int]:
     """The labelled training and validation images; how many of `val` were left out as copies of the former.
 
@@ -74,7 +74,7 @@ def read(
         holdout: their share.
         labels: a table of labels; by default they are in the given tables, or are names of folders.
         ungrouped: do not look for bursts.
-        widths: of the features of each encoder but the last, if there are several.
+        by_encoder: features (N, D) to those of each encoder, by which bursts are found.
         say: is told which images and which rows of the table are left out, and which classes cannot be found.
 
     Raises:
@@ -87,7 +87,7 @@ def read(
         if images is not None and not labels:
             _check_classes(images)
     sides = [_labelled(images, labels, embedded, say) for images in (train, val) if images is not None]
-    together, remarks = _together(sides, widths, ungrouped=ungrouped)
+    together, remarks = _together(sides, by_encoder, ungrouped=ungrouped)
     parts = np.split(together, np.cumsum([len(side) for side in sides])[:-1])
     sides = [replace(side, together=part) for side, part in zip(sides, parts, strict=True)]
     for remark in remarks:
@@ -167,7 +167,10 @@ def _labelled(
 
 
 def _together(
-    sides: Sequence[LabelledImages], widths: Sequence[int], *, ungrouped: bool
+    sides: Sequence[LabelledImages],
+    by_encoder: Callable[[np.ndarray], Sequence[np.ndarray]],
+    *,
+    ungrouped: bool,
 ) -> tuple[np.ndarray, list[str]]:
     """Equal numbers for images of all sides that belong together; remarks. Given groups replace bursts."""
     groups, of_files, labels, rows = (
@@ -178,7 +181,7 @@ def _together(
     if ungrouped or any(groups):
         return together, remarks
     files = [file for side in sides for file in side.files]
-    together, bursts = with_bursts(together, np.split(rows, np.cumsum(widths), axis=1), files, labels)
+    together, bursts = with_bursts(together, by_encoder(rows), files, labels)
     return together, remarks + bursts
 
 
