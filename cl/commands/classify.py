@@ -13,7 +13,14 @@ import numpy as np
 from cl.commands.classifiers import file as classifier_file
 from cl.commands.classifiers.file import Classifier
 from cl.commands.classifiers.finetuning import finetuned_if_better
-from cl.commands.classifiers.heads import Trained, average_precisions, calibration_error, folds_of, train
+from cl.commands.classifiers.heads import (
+    Trained,
+    average_precisions,
+    calibration_error,
+    folds_of,
+    largest_calibration_error,
+    train,
+)
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import listing, matching
@@ -256,21 +263,18 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
     """What held-out images measure."""
     targets, groups, multilabel = labels.targets, labels.groups, labels.multilabel
     counts = targets.sum(0)
-    number = None
+    right, number = targets, float(len(targets))
     accuracy = within = mean_precision = None
     if multilabel:
         by_class = average_precisions(trained.calibrated, targets)
         mean_precision = float(by_class.mean())
     else:
-        correct = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
-        accuracy = 100 * float(correct.mean())
-        number = independent(correct, groups)
+        right = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
+        accuracy = 100 * float(right.mean())
+        number = independent(right, groups)
         within = interval(accuracy, number / trained.inflation)
-        by_class = 100 * correct @ targets / counts
-    before, after = (
-        calibration_error(each, targets, multilabel=multilabel, independent=number)
-        for each in (trained.raw, trained.calibrated)
-    )
+        by_class = 100 * right @ targets / counts
+    error = calibration_error(trained.calibrated, targets, multilabel=multilabel, independent=number)
     return Quality(
         images=len(targets),
         accuracy=accuracy,
@@ -281,6 +285,7 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
             name: (int(count), float(value))
             for name, count, value in zip(labels.classes, counts, by_class, strict=True)
         },
-        calibration_error=(before, after),
+        calibration_error=error,
+        largest_calibration_error=largest_calibration_error(error, right, number),
         regularisation=trained.regularisation,
     )

@@ -94,8 +94,8 @@ def finetuned_if_better(
             tuned, fitted = finetune(encoder, head, squares, targets, report)
     temperature = heads.fit_temperature(after, targets, multilabel=multilabel)
     final = Head(fitted.weights, fitted.bias, temperature, multilabel)
-    raw, scaled = (heads.probabilities(each, 1.0, multilabel=multilabel) for each in (after, calibrated))
-    return comparison, (tuned, Trained(final, frozen.regularisation, raw, scaled, []))
+    held_out_probabilities = heads.probabilities(calibrated, 1.0, multilabel=multilabel)
+    return comparison, (tuned, Trained(final, frozen.regularisation, held_out_probabilities, []))
 
 
 def _calibrated(logits: np.ndarray, folds: list[np.ndarray], labels: Targets) -> np.ndarray:
