@@ -18,7 +18,8 @@ from cl.encoders import _descriptions
 from cl.networks.backbones import BackboneConfig
 from cl.runtime.tensor_files import load_tensors
 
-CONTAINERS = ("state_dict", "model", "model_state_dict", "network")  # keys that hold a checkpoint's tensors
+# Keys that hold a checkpoint's tensors; timm itself loads its moving average if there is one.
+CONTAINERS = ("state_dict_ema", "state_dict", "model", "model_state_dict", "network")
 PAIR = ("student", "teacher")  # networks that DINO and DINOv2 save side by side
 OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys whose tensors belong to no network
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # torch's
@@ -130,7 +131,8 @@ def _read_pickled(path: Path, prefix: str) -> tuple[dict[str, Tensor], dict[str,
     tensors = _named(content, set())
     key = prefix.partition(".")[0]
     if isinstance(content.get(key), dict) and not any(name.startswith(prefix) for name in tensors):
-        tensors = _named({key: content[key]}, set())  # beside the network, such as its moving average
+        # beside the network, such as its moving average
+        tensors = {f"{key}.{name}": tensor for name, tensor in _named(content[key], set()).items()}
     if not tensors:
         keys = ", ".join(map(str, list(content)[:5])) or "nothing"
         raise ValueError(f"{path} holds no tensors of a network, found {keys}; give a file with weights")

@@ -262,18 +262,18 @@ def test_a_prefix_chooses_between_several_encoders(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "average", "prefix"),
+    ("key", "other", "prefix"),
     [
-        ("state_dict", "state_dict_ema", "state_dict_ema."),
+        ("state_dict_ema", "state_dict", "state_dict."),  # timm itself loads the average
         ("model", "model_ema", "model_ema.module."),
         ("state_dict", "module", "module."),
     ],
 )
-def test_a_prefix_chooses_a_moving_average_beside_the_network(key, average, prefix, tmp_path) -> None:
+def test_a_prefix_chooses_the_network_that_is_not_the_usual_one(key, other, prefix, tmp_path) -> None:
     trained = torchvision_network().state_dict()
     bias = trained["bn1.bias"] + 1
-    inner = prefix.removeprefix(f"{average}.")
-    content = {key: trained, average: below(inner, trained | {"bn1.bias": bias})}
+    inner = prefix.removeprefix(f"{other}.")
+    content = {key: trained, other: below(inner, trained | {"bn1.bias": bias})}
     torch.save({"arch": "resnet18", **content}, tmp_path / "a.pth")
     assert not torch.equal(foreign.load(f"{tmp_path}/a.pth").network.bn1.bias, bias)
     assert torch.equal(foreign.load(f"{tmp_path}/a.pth", prefix).network.bn1.bias, bias)
