@@ -5,6 +5,7 @@ Without this program, DVC composes nothing: `.dvc/config` names a configuration 
 """
 
 import logging
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ EXPECTED = {  # warnings about outputs that do not exist yet or are empty: a fir
     "dvc_data.index.checkout": "No file hash info found for '%s'. It won't be created.",
     "dvc.output": "'%s' is empty.",
 }
+SAID = re.compile(r"python -m pipeline\..*, exited with (1|130|143)$")  # by a stage whose last lines say why
 
 
 def replace(name: str, module: str, ours: str) -> None:
@@ -41,8 +43,15 @@ def replace(name: str, module: str, ours: str) -> None:
     setattr(hydra, name, call)
 
 
+def cause_of(record: logging.LogRecord) -> BaseException | None:
+    """What caused the error that DVC logs."""
+    error = record.exc_info and record.exc_info[1]
+    return error.__cause__ if error else None
+
+
 for logger in EXPECTED:
     logging.getLogger(logger).addFilter(lambda record: record.msg != EXPECTED[record.name])
+logging.getLogger("dvc.cli").addFilter(lambda record: not SAID.search(str(cause_of(record))))
 replace("to_hydra_overrides", "overrides", "parse")
 replace("compose_and_dump", "compose", "write")
 sys.exit(main())

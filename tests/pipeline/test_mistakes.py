@@ -98,6 +98,7 @@ def test_a_stage_that_fails_says_how_to_repeat_and_how_to_undo_the_run(clone) ->
     options = " ".join(f"-S {shlex.quote(override)}" for override in [*SIZES, "optim.base_lr=0.2"])
     assert f"to start this run again: dvc exp run {options}\n" in again
     assert not (clone.folder / "models/backbone.safetensors").exists()
+    assert undo.count("\n") == 1, "DVC adds nothing below"
     clone.run("sh", "-c", undo.splitlines()[0])
     after = clone.files()
     assert {path for path in before if before[path] != after.get(path)} == set()
