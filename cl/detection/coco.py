@@ -2,6 +2,7 @@
 
 import json
 import reprlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -78,6 +79,9 @@ def _parse(
         findings.errors.append(
             f"{path}: {len(content['images'])} images have only {counted(len(images), 'distinct ids')}"
         )
+    for name, times in Counter(image["file_name"] for image in content["images"]).items():
+        if times > 1:
+            findings.errors.append(f"{path}: lists {name!r} {times} times, expected once")
     names = {category["id"]: category["name"] for category in content["categories"]}
     if unnamed := [name for name in names.values() if not isinstance(name, str) or not name]:
         raise TypeError(f"a category has the name {unnamed[0]!r}, expected text")

@@ -116,8 +116,9 @@ def image_size(
         with image.open("rb") as file, decoding.opened(file) as picture:
             (width, height), orientation = picture.size, decoding.exif_orientation(picture)
     except Exception as error:  # decoders raise errors of any type
-        missing = isinstance(error, FileNotFoundError)
-        findings.errors.append(f"{image}: missing" if missing else f"{image}: cannot be read ({error})")
+        missing = "missing; write / between its folders" if "\\" in image.name else "missing"
+        what = missing if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+        findings.errors.append(f"{image}: {what}")
         return 0, 0
     if orientation > 1:
         findings.notes["images turned upright by their EXIF orientation"].append(image.name)
@@ -172,8 +173,11 @@ def clip_boxes(boxes: np.ndarray, size: tuple[int, int], name: str, findings: Fi
 def read_text(path: Path) -> str:
     """The content of a file of the data set, in UTF-8 with or without a byte order mark."""
     if not path.is_file():
+        folder = next(parent for parent in path.parents if parent.is_dir())
+        present = ", ".join(sorted(each.name for each in folder.iterdir())[:SHOWN]) or "nothing"
         raise ValueError(
-            f"{path} not found: put VOCdevkit or coco in the folder that CL_RAW names (default data/raw)"
+            f"{path} not found, only {present} in {folder}: put VOCdevkit or coco, as distributed, in the "
+            "folder that CL_RAW names (default data/raw)"
         )
     try:
         return path.read_text(encoding="utf-8-sig")

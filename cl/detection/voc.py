@@ -67,7 +67,8 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
             findings.errors.append(f"{listed}: names {image!r} {times} times, expected once")
         try:
             xml = ElementTree.fromstring(file.read_bytes())
-            images.append(_Image(folder / "JPEGImages" / f"{image}.jpg", file, xml))
+            pictures = [folder / "JPEGImages" / f"{image}.{suffix}" for suffix in ("jpg", "png")]
+            images.append(_Image(next(filter(Path.is_file, pictures), pictures[0]), file, xml))
         except FileNotFoundError:
             findings.errors.append(f"{file}: missing")
         except (ElementTree.ParseError, LookupError, ValueError) as error:

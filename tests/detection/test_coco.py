@@ -39,9 +39,17 @@ def test_unusable_annotations_are_named_with_their_ids(copied, coco_config) -> N
     [
         (lambda content: content.pop("images"), "train2017.json is not a COCO instances file .*images"),
         (lambda content: content["images"].append(content["images"][0]), "11 images have only 10 distinct"),
+        (
+            lambda content: content["images"].append(content["images"][0] | {"id": 999}),
+            "train2017.json: lists '000001.jpg' 2 times, expected once",
+        ),
+        (
+            lambda content: content["images"][0].update(file_name="images\\000001.jpg"),
+            r"images.000001.jpg: missing; write / between",
+        ),
         (lambda content: content["categories"][0].update(name="a"), DIFFERENT_CATEGORIES),
     ],
-    ids=["no images", "an image twice", "other categories"],
+    ids=["no images", "an id twice", "an image twice", "backslashes", "other categories"],
 )
 def test_contradictions_are_refused(copied, coco_config, change, message) -> None:
     edit_annotations(copied, change)

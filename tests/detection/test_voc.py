@@ -3,11 +3,14 @@
 import pytest
 
 from cl.detection.data import read
+from tests.support.pictures import picture_file
 
 
 def test_all_errors_are_named_at_once_with_their_files(copied, voc_config) -> None:
     folder = copied / "VOCdevkit" / "VOC2007"
     (folder / "JPEGImages" / "000002.jpg").unlink()
+    picture_file(folder / "JPEGImages" / "000006.png", 0, (96, 96))
+    (folder / "JPEGImages" / "000006.jpg").unlink()
     (folder / "JPEGImages" / "000003.jpg").write_bytes(b"no picture")
     for name, old, new in (
         ("000004", "<width>96</width>", "<width>100</width>"),
@@ -26,6 +29,7 @@ def test_all_errors_are_named_at_once_with_their_files(copied, voc_config) -> No
         "Annotations/000005.xml: the box of ",
     ):
         assert part in str(raised.value)
+    assert "000006" not in str(raised.value), "a PNG is read too"
 
 
 def test_misspelt_and_missing_class_names_are_errors(copied, voc_config) -> None:
@@ -43,5 +47,7 @@ def test_a_list_that_is_missing_or_not_utf8_is_refused(copied, voc_config) -> No
     with pytest.raises(ValueError, match="test.txt is not valid UTF-8"):
         read(voc_config, copied)
     path.unlink()
-    with pytest.raises(ValueError, match="test.txt not found: put VOCdevkit or coco in .* CL_RAW"):
+    with pytest.raises(
+        ValueError, match="test.txt not found, only trainval.txt in .*: put VOCdevkit or coco, .* CL_RAW"
+    ):
         read(voc_config, copied)
