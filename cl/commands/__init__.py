@@ -28,6 +28,22 @@ def main() -> None:
     """
 
 
+class _Command(click.Command):
+    """A command that says where its images belong, if they are typed without an option."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, arguments)
+        except click.UsageError as error:
+            options = {option for parameter in self.params for option in parameter.opts}
+            if "unexpected extra" in error.message and (here := options & {"--images", "--train"}):
+                error.message += f"; put {here.pop()} before each image, or before their folder"
+            raise
+
+
+main.command_class = _Command
+
+
 def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
     """One decorator for several options, listed in this order."""
     return lambda function: reduce(lambda decorated, option: option(decorated), reversed(options), function)

@@ -25,7 +25,7 @@ COLUMNS = {
 }
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
-JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
+JOINED = re.compile(r"[]['\"|,;\s]+")  # between labels in one cell, also of a list
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
@@ -51,12 +51,14 @@ def similar(classes: list[str]) -> list[str]:
         for name in classes
         if (other := first.setdefault(_spelling(name), name)) != name
     ]
-    words = {name: JOINED.split(name) for name in classes}
+    words = {name: [word for word in JOINED.split(name) if word] for name in classes}
     counts = Counter(word for parts in words.values() for word in parts)
     joined = [
         name
         for name, parts in words.items()
-        if "|" in name or (any(part in words for part in parts) and min(counts[part] for part in parts) > 1)
+        if "|" in name
+        or name.startswith("[")
+        or (any(part in words for part in parts) and min(counts[part] for part in parts) > 1)
         if len(parts) > 1
     ]
     if joined:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 import cl
 from cl.commands import main
@@ -40,6 +41,13 @@ def test_a_command_is_a_function_of_cl_with_the_same_arguments(name) -> None:
         inspect.signature(function).parameters
     )
     assert function.__doc__
+
+
+@pytest.mark.parametrize("words", ["classify --images a.jpg b.jpg", "evaluate --train a.jpg b.jpg"])
+def test_images_without_their_option_are_told_where_they_belong(words) -> None:
+    answer = CliRunner().invoke(main, words.split())
+    assert answer.exit_code == 2
+    assert f"(b.jpg); put {words.split()[1]} before each image" in answer.output
 
 
 @pytest.mark.parametrize(
