@@ -51,6 +51,7 @@ def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 PATH, SIZE = click.Path(path_type=Path), click.IntRange(min=1)
 TABLE = click.option("--to", type=PATH, help="A file to write: .csv or .parquet.")
+PAGE = click.option("--to", type=PATH, help="A file to write: .html (with pictures), .csv or .parquet.")
 table_options = _together(
     click.option(
         "--column",
@@ -192,7 +193,7 @@ def _echo_counts(result: Any) -> None:
 @click.argument("features", nargs=-1, required=True, type=PATH)
 @click.option("--images", type=PATH, help="The images' folder, if it has moved or FEATURES do not record it.")
 @encoder_options
-@TABLE
+@PAGE
 @entry_point
 def duplicates_command(features: tuple[Path, ...], to: Path | None, **options: Any) -> None:
     """Print groups of images in FEATURES, a file of `cl embed`, that are copies of each other.
@@ -303,7 +304,7 @@ def export_command(format: str, **options: Any) -> None:
 @click.argument("queries", nargs=-1, required=True, type=click.Path())
 @click.option("--top", type=SIZE, default=MATCHES, show_default=True, help="Images per query.")
 @encoder_options
-@click.option("--to", type=PATH, help="A file to write: .html (with pictures), .csv or .parquet.")
+@PAGE
 @entry_point
 def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **options: Any) -> None:
     """Print the images in FEATURES, a file of `cl embed`, that are most similar to QUERIES, with cosines.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from cl.commands.inputs import matching
 from cl.commands.inputs.paths import File, Inputs, as_paths
 from cl.commands.jobs import near_duplicates
 from cl.commands.jobs.near_duplicates import Calibration, Pairs
-from cl.commands.outputs.tables import target_of
+from cl.commands.outputs import pictures
+from cl.commands.outputs.tables import PAGE_OR_TABLE, target_of
 from cl.console.command import progress
 from cl.console.wording import counted
 from cl.encoders.encoder import Encoder
@@ -59,7 +61,7 @@ def duplicates(
         images: the folder that the names in the files start from; default: the folder that each file records,
             or else the current one.
         encoder: what gave the features; a file or name that `cl.load` takes, or what it returned.
-        to: a .csv or .parquet file to write, with the fields of `Copy` as columns.
+        to: a file to write: .html with the pictures, or .csv or .parquet with the fields of `Copy`.
         prefix: which encoder to use if the file contains several.
 
     Returns:
@@ -68,7 +70,7 @@ def duplicates(
     Raises:
         ValueError: a file is missing or damaged, or features came from another encoder or are not finite.
     """
-    files, target = as_paths(features), target_of(to, features, encoder)
+    files, target = as_paths(features), target_of(to, features, encoder, suffixes=PAGE_OR_TABLE)
     if len(files) > 2:
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"
@@ -97,10 +99,19 @@ def duplicates(
     stems = [path.stem for path in files]
     names = stems if len({*stems}) == len(files) else [str(path) for path in files]
     splits = [name for name, part in zip(names, parts, strict=True) for _ in part.names]
-    copies = _copies([name for part in parts for name in part.names], splits, pairs)
+    every = [name for part in parts for name in part.names]
+    copies = _copies(every, splits, pairs)
     if len(parts) > 1:
         _warn(files, len(parts[0].names), pairs, show.say)
-    if target:
+    if target and target.suffix == ".html":
+        about = "A row is a group of copies, with the cosine to the most similar other image of the group."
+        place = dict(zip(zip(splits, every, strict=True), paths, strict=True))
+        rows = (
+            [(place[copy.split, copy.name], f"{copy.cosine:.3f} {copy.split} {copy.name}") for copy in group]
+            for _, group in groupby(copies, lambda copy: copy.group)
+        )
+        pictures.write(target, "Copies", about, rows, loaded.transform.decoded)
+    elif target:
         columns = columns_of(Copy, copies)
         if len(parts) == 1:
             del columns["split"], columns["same_as_split"]

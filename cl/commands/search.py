@@ -16,7 +16,7 @@ from cl.commands.inputs import matching
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs import pictures
-from cl.commands.outputs.tables import target_of
+from cl.commands.outputs.tables import PAGE_OR_TABLE, target_of
 from cl.console.command import progress
 from cl.console.progress import silent
 from cl.encoders.encoder import Encoder
@@ -88,7 +88,7 @@ def search(
         ValueError: a file is missing or damaged, features came from another encoder or are not finite.
     """
     path = Path(features).expanduser()
-    target = target_of(to, path, queries, encoder, suffixes=(".html", ".csv", ".parquet"))
+    target = target_of(to, path, queries, encoder, suffixes=PAGE_OR_TABLE)
     bank = matching.read(path)
     given = [queries] if isinstance(queries, str | PathLike) else queries
     parts = _queries([fspath(query) for query in given], bank, path, encoder, prefix)
@@ -106,8 +106,12 @@ def search(
         if "folder" not in bank.notes:
             progress("search").say(f"{path} does not record the folder of its images; looking for them here")
         sha256 = bank.notes.get("sha256", "")[:12] or "not recorded"
-        about = f"Features: {path}, by {bank.notes.get('encoder', 'an encoder')} (sha256 {sha256})"
-        pictures.write(target, _pictures(matches, parts, bank), matching.transform_of(bank).decoded, about)
+        about = (
+            "Left of the bar: a query. Right: the most similar images, with cosines. "
+            f"Features: {path}, by {bank.notes.get('encoder', 'an encoder')} (sha256 {sha256})"
+        )
+        rows, decode = _pictures(matches, parts, bank), matching.transform_of(bank).decoded
+        pictures.write(target, "Similar images", about, rows, decode)
     elif target:
         write_table(target, columns_of(Match, [*matches.rows()]))
     return matches

@@ -1,4 +1,4 @@
-"""A page of pictures in one HTML file: a row for each query, with the query first."""
+"""A page of pictures in one HTML file, in rows whose first picture stands apart."""
 
 import base64
 import io
@@ -23,21 +23,22 @@ STYLE = (
 )
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    f"<title>Similar images</title><style>{STYLE}</style><h1>Similar images</h1>"
-    "<p>Left of the bar: a query. Right: the most similar images, with cosines.</p>"
+    f"<style>{STYLE}</style>"
 )
 
 
-def write(path: Path, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode, about: str) -> None:
+def write(
+    path: Path, title: str, about: str, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode
+) -> None:
     """Write a page of pictures and captions; the reason replaces a picture that `decode` cannot read.
 
-    about: where the features are from.
+    about: what the rows show, and where they are from.
     """
     with finished(path) as partial, partial.open("w", encoding="utf-8") as page:
-        page.write(f"{HEAD}<p>{escape(about)}</p>\n")
+        page.write(f"{HEAD}<title>{title}</title><h1>{title}</h1><p>{escape(about)}</p>\n")
         for row in rows:
-            query, *similar = (_figure(picture, caption, decode) for picture, caption in row)
-            page.write(f"<section>{query}<div>{''.join(similar)}</div></section>\n")
+            first, *others = (_figure(picture, caption, decode) for picture, caption in row)
+            page.write(f"<section>{first}<div>{''.join(others)}</div></section>\n")
 
 
 def _figure(picture: Path, caption: str, decode: Decode) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from cl.commands.inputs.paths import File, as_paths
 from cl.runtime.base_config import one_of
 
+PAGE_OR_TABLE = (".html", ".csv", ".parquet")
+
 
 def target_of(
     to: File | None,
