@@ -47,7 +47,7 @@ def similar(classes: list[str]) -> list[str]:
     """A sentence per class that an earlier one nearly equals, and one if some seem to be several labels."""
     first: dict[str, str] = {}
     remarks = [
-        f"the labels {other!r} and {name!r} differ only by case or decimals: they are two classes"
+        f"the labels {other!r} and {name!r} look alike: they are two classes"
         for name in classes
         if (other := first.setdefault(_spelling(name), name)) != name
     ]
@@ -73,7 +73,7 @@ def _spelling(text: str) -> str:
     try:
         return str(float(text))
     except ValueError:
-        return text.casefold()
+        return "".join(filter(str.isprintable, normalize("NFKC", text).casefold()))
 
 
 def with_backslashes(path: str, place: object) -> ValueError:

@@ -79,6 +79,7 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
         for split in ("train", "val")
     )
     assert cl.evaluate(train=[train], val=[val], **options) == expected
+    assert "train.csv: columns file as path, class as label; ignored: Species" in capsys.readouterr().err
     by_name = write_table(data / "train/labels.csv", data.glob("train/*/*/*.jpg"))
     with pytest.raises(ValueError, match="none of the 6 images in [^(]*robin has a label in .*labels.csv;"):
         cl.evaluate(train=data / "train", val=[data / "val/robin"], labels=by_name, **options)

@@ -186,6 +186,7 @@ def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
     save_encoder(resized, metadata={"transform": transform.model_dump_json()})
     infinite = searched.unit[:5].copy()
     infinite[3, 2] = np.inf
+    large = 1e30 * searched.unit[:5]
     pq.write_table(pa.table({"path": ["a.jpg"], "embedding": [[1.0]]}), tmp_path / "their.parquet")
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
     (tmp_path / "empty").mkdir()
@@ -197,7 +198,11 @@ def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
         r"another transform .*resized.safetensors \(resize: 20 and 40\)": [path, new, "--encoder", resized],
         r"models/backbone.safetensors does not exist; give a checkpoint": [tmp_path / "plain.npy", new],
         r"7 features per image, but .*encoder.safetensors gives 64": [narrow, new, *of],
-        r"3.jpg in .* not finite; embed": [written(tmp_path / "infinite.parquet", infinite), "1.jpg"],
+        r"3.jpg in .* reach inf, expected finite numbers whose squares": [
+            written(tmp_path / "infinite.parquet", infinite),
+            "1.jpg",
+        ],
+        r"0.jpg in .* reach .*e.29, expected": [written(tmp_path / "large.parquet", large), "1.jpg"],
         r"their.parquet is not a file of features": [tmp_path / "their.parquet", "a.jpg"],
         r"different encoders.*embed the images of both": [path, foreign],
         r"no images.*empty": [path, tmp_path / "empty", *of],

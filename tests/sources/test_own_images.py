@@ -240,7 +240,7 @@ def test_columns_and_similar_labels_are_named(raw, tmp_path) -> None:
     assert columns.endswith(
         "columns File_Path as path, label, patient ID as group,  split as split; ignored: Class Name"
     )
-    assert "'Cat' and 'cat' differ only by case" in similar
+    assert "'Cat' and 'cat' look alike" in similar
     assert facts(found)[-1] == ("val", "0.png", 1, "p")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together, with_bursts
-from cl.commands.inputs.labels import Labels, classes
+from cl.commands.inputs.labels import Labels, classes, labels_in
 from cl.commands.inputs.listing import root_of
 from cl.commands.inputs.paths import Inputs, existing
 from cl.console.wording import counted
@@ -148,7 +148,10 @@ def _labelled(
         names += part.names
         files += [root / name for name in part.names]
         features.append(part.features)
-        known += classes(given, part.names, table)
+        own = table or labels_in(given)
+        known += classes(given, part.names, own)
+        for remark in own.ignored() if own and not table else []:
+            say(remark)
     labelled = np.array([label is not None for label in known])
     if not labelled.any():
         these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"

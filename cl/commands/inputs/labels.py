@@ -49,6 +49,7 @@ class Labels:
                 f"{content.about}; name the column of labels with --column label=..., or all "
                 "columns of a class each with --column label=cat,dog"
             )
+        self._about = content.about
         self.file, self.has_groups = file, any(row.group for row in content.rows)
         self._rows: dict[str, LabelsAndGroup] = {}
         self._places: dict[str, str] = {}
@@ -99,11 +100,17 @@ class Labels:
         """The paths of the table that no image asked about had."""
         return [key for key in self._rows if key not in self._found]
 
+    def ignored(self) -> list[str]:
+        """A sentence about columns that are not read, such as a split, if there are any."""
+        return [self._about] if "; ignored: " in self._about else []
+
     def remarks(self) -> list[str]:
-        """A sentence about the rows of other images, if there are any."""
-        if not (unused := self.unused()):
-            return []
-        return [f"{self.file}: left out {counted(len(unused), 'rows')}, such as {unused[0]}: no such image"]
+        """Sentences about columns that are not read, and rows of other images, if there are any."""
+        remarks = self.ignored()
+        if unused := self.unused():
+            rows = counted(len(unused), "rows")
+            remarks.append(f"{self.file}: left out {rows}, such as {unused[0]}: no such image")
+        return remarks
 
     def none_of(self, images: str) -> ValueError:
         """The error that no image asked about has a label."""
@@ -146,23 +153,27 @@ def _absolute(path: Path) -> str:
     return os.path.abspath(path)  # noqa: PTH100, it must not follow links
 
 
-def classes(given: Path, names: list[str], labels: Labels | None = None) -> list[tuple[str, str] | None]:
+def labels_in(given: Path) -> Labels | None:
+    """The labels in a table of images; None for other inputs, and a table without a column of labels."""
+    if given.suffix.lower() not in TABLES:
+        return None
+    return Labels(given) if "label" in table.read(given, {"path": "path", "label": "label"}).columns else None
+
+
+def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[str, str] | None]:
     """The label and group of each image, and None for an image without a label.
 
     Names of classes agree however their accents are encoded.
 
     Args:
         given: a folder, list, table or file, and `names` the names of its images from `root_of([given])`.
-        labels: a table of labels. By default, those of a table `given`; in a folder, the first folder of a
-            name; else the folder that contains the image.
+        labels: a table of labels. By default, in a folder, the first folder of a name; else the folder that
+            contains the image.
 
     Raises:
-        ValueError: the table is damaged, or gives an image several labels.
+        ValueError: the table gives an image several labels.
     """
     root = root_of([given])
-    is_table = labels is None and given.suffix.lower() in TABLES
-    if is_table and "label" in table.read(given, {"path": "path", "label": "label"}).columns:
-        labels = Labels(given)
     if labels:
         rows = labels.of(names, root)
         for name, (own, _) in zip(names, rows, strict=True):

@@ -18,6 +18,7 @@ from cl.encoders.encoder import IMAGENET, Encoder, opened
 from cl.encoders.published import is_name
 
 ROWS = 2**14  # checked at a time
+SMALLEST, LARGEST = 1e-12, 1e16  # of the largest number in a row: cosines are computed in float32
 
 
 def read(path: Path) -> Features:
@@ -38,10 +39,14 @@ def read(path: Path) -> Features:
     except ValueError as error:
         raise ValueError(f"{path} has a damaged transform; write it again with `cl embed`") from error
     for start in range(0, len(features.names), ROWS):
-        finite = np.isfinite(features.features[start : start + ROWS]).all(1)
-        if not finite.all():
-            name = features.names[start + int(finite.argmin())]
-            raise ValueError(f"the features of {name} in {path} are not finite; embed the images again")
+        largest = np.abs(features.features[start : start + ROWS]).max(1)
+        usable = (largest == 0) | ((largest > SMALLEST) & (largest < LARGEST))  # NaN is not
+        if not usable.all():
+            name, value = features.names[start + int(usable.argmin())], largest[usable.argmin()]
+            raise ValueError(
+                f"the features of {name} in {path} reach {value:g}, expected finite numbers whose squares "
+                "float32 can hold; embed the images again"
+            )
     return features
 
 

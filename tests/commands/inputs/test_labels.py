@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cl.commands import classify_command
-from cl.commands.inputs.labels import Labels, Targets, classes, opened_table, read_targets
+from cl.commands.inputs.labels import Labels, Targets, classes, labels_in, opened_table, read_targets
 from cl.images.table import similar
 from cl.runtime.tables import write_csv
 
@@ -68,9 +68,11 @@ def test_labels_that_look_joined_or_doubled_are_remarked_on(separator) -> None:
     joined = [separator.join(parts) for parts in (["a"], ["a", "b"], ["a", "c", "b"], ["c", "a"])]
     (remark,) = similar([*joined, "golden retriever"])
     assert f"'a{separator}b' and 2 other labels" in remark
-    assert [text.split(":")[0] for text in similar(["0", "0.0", "cat", "Cat"])] == [
-        f"the labels '{one}' and '{other}' differ only by case or decimals"
-        for one, other in (("0", "0.0"), ("cat", "Cat"))
+    (remark,) = similar(["[a,b]", "a", "b"])
+    assert "'[a,b]' and 0 other labels seem to be several" in remark, "of columns of 0 and 1"
+    assert [text.split(":")[0] for text in similar(["0", "0.0", "cat", "Cat", "b", "b\u200b"])] == [
+        f"the labels '{one}' and '{other}' look alike"
+        for one, other in (("0", "0.0"), ("cat", "Cat"), ("b", "b\\u200b"))
     ]
 
 
@@ -84,20 +86,21 @@ def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> 
     with pytest.raises(ValueError, match="two rows with different groups for 1.jpg; correct one"):
         Labels(table(tmp_path, "path,label,group\n1.jpg,a,x\n./1.jpg,a,y\n"))
     for rows in ("1.jpg,a\n./1.jpg,b\n", "1.jpg,a;b\n1.jpg,a\n"):
+        given = table(tmp_path, f"path,label\n{rows}")
         with pytest.raises(ValueError, match="gives 1.jpg the labels a, b; expected one"):
-            classes(table(tmp_path, f"path,label\n{rows}"), ["1.jpg"])
+            classes(given, ["1.jpg"], labels_in(given))
 
 
 def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
     names = ["wren/2024/1.jpg", "2.jpg"]
-    assert classes(tmp_path, names) == [("wren", ""), None]
+    assert classes(tmp_path, names, None) == [("wren", ""), None]
     (tmp_path / "list.txt").touch()
-    assert classes(tmp_path / "list.txt", names) == [("2024", ""), None]
+    assert classes(tmp_path / "list.txt", names, None) == [("2024", ""), None]
 
 
 def test_names_of_classes_agree_however_accents_are_encoded(tmp_path) -> None:
     for given in (tmp_path, table(tmp_path, "path,label,group\nvo\u0308gel/1.jpg,vo\u0308gel,e\u0301\n")):
-        assert classes(given, ["vo\u0308gel/1.jpg"])[0] in (("vögel", ""), ("vögel", "é"))
+        assert classes(given, ["vo\u0308gel/1.jpg"], labels_in(given))[0] in (("vögel", ""), ("vögel", "é"))
 
 
 def targets(folder: Path, text: str) -> Targets:
@@ -207,4 +210,4 @@ def test_mistakes(tmp_path) -> None:
     (tmp_path / "labels.xlsx").touch()
     with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
         read_targets(Labels(tmp_path / "labels.xlsx"), NAMES, tmp_path)
-    assert "case" in targets(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]
+    assert "look alike" in targets(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]
