@@ -13,10 +13,10 @@ from cl.console.wording import counted
 from cl.runtime.metric_info import LEVEL, Measurement
 
 HALVES, BLOCK = 10_000, 500  # random halves of the images; at a time
-TAIL = 0.025  # of the halves beyond each end of an interval
+TAIL = 0.025  # of the halves beyond each end of a 95 % interval
 FEWEST = 5  # groups that an interval needs
 MOST = 4096  # groups that are halved one by one
-SEEN = 2.80  # standard errors of a difference whose interval excludes 0 in 80 of 100 cases
+SEEN = 0.80  # of the cases in which a detectable difference has an interval without 0
 DIGITS = 9  # of percentage points; more are rounding
 OVERALL = "mean"
 
@@ -178,7 +178,7 @@ def independent(correct: np.ndarray, groups: np.ndarray | None) -> float:
 
 @dataclass(frozen=True)
 class MeasureDifference:
-    """A measure of A and of B in percent, and B - A in points with its 95 % interval."""
+    """A measure of A and of B in percent, and B - A in points with its interval."""
 
     measure: str
     a: float
@@ -233,7 +233,7 @@ class PairedComparison:
 
 
 def judge(
-    scores: dict[str, np.ndarray], groups: np.ndarray | None = None, *, seed: int = 0
+    scores: dict[str, np.ndarray], groups: np.ndarray | None = None, *, seed: int = 0, tail: float = TAIL
 ) -> PairedComparison:
     """Whether B scores higher than A, by whatever measures. The intervals are for other images like these.
 
@@ -241,6 +241,7 @@ def judge(
         scores: for each measure, percentages (M, 2) of each image by A and by B.
         groups: (M,) names or numbers, equal for images that are not independent; None if all images are.
         seed: of the random halves.
+        tail: how often the truth may be beyond each end of an interval; less for several comparisons.
     """
     each, names = np.stack(list(scores.values())), list(scores)
     if len(names) > 1:
@@ -248,13 +249,15 @@ def judge(
     differences = (each[..., 1] - each[..., 0]).T  # (M, S)
     _, group = np.unique(np.arange(len(differences)) if groups is None else groups, return_inverse=True)
     means, known = means_of_halves(differences, group, seed), int(group.max()) + 1
-    intervals = [interval_of_halves(column) if known >= FEWEST else (-100.0, 100.0) for column in means.T]
+    unknown = None if known >= FEWEST else (-100.0, 100.0)
+    intervals = [unknown or interval_of_halves(column, tail) for column in means.T]
     percents, mean = each.mean(1).tolist(), differences.mean(0).tolist()  # (S, 2) and (S,)
     rows = [
         MeasureDifference(measure, a, b, difference, low, high)
         for measure, (a, b), difference, (low, high) in zip(names, percents, mean, intervals, strict=True)
     ]
-    return PairedComparison(rows, len(differences), known, SEEN * float(means[:, -1].std()))
+    errors = float(ndtri(1 - tail) + ndtri(SEEN))
+    return PairedComparison(rows, len(differences), known, errors * float(means[:, -1].std()))
 
 
 def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np.ndarray:
@@ -284,20 +287,21 @@ def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np
     return means if first else np.concatenate([means, -means])
 
 
-def interval_of_halves(means: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of a difference, from its means over random halves (Hartigan 1969, typical values).
+def interval_of_halves(means: np.ndarray, tail: float = TAIL) -> tuple[float, float]:
+    """The interval of a difference, from its means over random halves (Hartigan 1969, typical values).
 
     It contains the differences that a test by random signs does not reject: if B and A were exchangeable, the
     difference of every group could as well have the other sign. The share of signs that give a larger sum is
-    the share of halves with a mean below 0. Equal sums count half (mid-p), so that the test rejects in 5 % of
-    cases, not less, if few images differ. An end that is rejected itself is moved inwards by the rounding.
+    the share of halves with a mean below 0. Equal sums count half (mid-p), so that the test rejects in
+    2 * `tail` of cases, not less, if few images differ. An end that is rejected itself is moved inwards by
+    the rounding.
     """
     values, counts = np.unique(means, return_counts=True)
-    return _least(values, counts), 0.0 - _least(-values[::-1], counts[::-1])  # 0.0, not -0.0
+    return _least(values, counts, tail), 0.0 - _least(-values[::-1], counts[::-1], tail)  # 0.0, not -0.0
 
 
-def _least(values: np.ndarray, counts: np.ndarray) -> float:
+def _least(values: np.ndarray, counts: np.ndarray, tail: float) -> float:
     """The lower end for ascending values with these counts."""
-    first = int((counts.cumsum() >= TAIL * counts.sum()).argmax())
-    rejected = counts[:first].sum() + counts[first] / 2 < TAIL * counts.sum()
+    first = int((counts.cumsum() >= tail * counts.sum()).argmax())
+    rejected = counts[:first].sum() + counts[first] / 2 < tail * counts.sum()
     return float(values[first] + rejected * 10.0**-DIGITS)

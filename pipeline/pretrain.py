@@ -2,14 +2,16 @@
 
 import json
 import shutil
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 from torch.optim import Optimizer
 
 from cl.config import Params
 from cl.config.rules import check_data
+from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -20,8 +22,9 @@ from cl.pretraining.adaptation import Adaptation
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import save_tensors
-from cl.training.checkpoints import optimizer_state, write_epochs
+from cl.training.checkpoints import Checkpoints, optimizer_state, write_epochs
 from cl.training.loop import train
+from cl.training.start import Start
 from pipeline.support import command, locations, outputs, pretraining, provenance, runs
 
 FEW = 200  # images; trained from scratch on fewer, an encoder may be no better than an untrained one
@@ -48,40 +51,24 @@ def main() -> None:
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
         results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
         results.notes |= {"precision": here.precision, "compiled": params.optim.compile}
-        checkpoints = run.checkpoints()
-        task, optimizer, data = pretraining.prepare(params, here, bank, weights)
-        tested = adaptation(params, task, data, queries)
+        tested = adaptation(params, weights, bank, queries, here)
+        weights.tensors.clear()  # each training loads its own
         if tested:
             progress.say(tested.expectation)
-        for line in _introduction(params, data, queries, here):
+        for line in _introduction(params, bank, queries):
             progress.say(line)
-        if not locations.is_temporary_copy():
-            progress.say(f"each epoch's row is added to {checkpoints.epochs}")
-        measure = pretraining.monitoring(params, task, data, queries)
-        kept = checkpoints.folder / locations.KEPT.name
-
-        def each_epoch(epoch: int) -> dict[str, float]:
-            pretraining.keep(params, task.method, epoch, kept)
-            return measure(progress=progress, trained=epoch - data.plan.first_epoch)
-
-        rows = train(
-            task,
-            pretraining.cropped(params, data, here),
-            params.optim,
-            optimizer,
-            progress=progress,
-            checkpoints=checkpoints,
-            each_epoch=each_epoch,
-        )
-        outcome = tested.keep_better(params.seed) if tested else None
+        trained = _trained_best(params, bank, queries, here, tested, run, progress)
+        params, task, data, rows = trained.params, trained.task, trained.data, trained.rows
+        outcome = tested.keep_better(task.method.evaluated[0], params.seed) if tested else None
         unchanged = outcome is not None and not outcome.is_better
         if command.is_main_process():
             _write_results(results, rows, data, params, task)
-            if kept.exists():
+            if trained.kept.exists():
                 last = "" if unchanged else f"{rows[-1]['epoch']}.safetensors"  # models/method.safetensors
-                shutil.copytree(kept, results.folder / kept.name, ignore=shutil.ignore_patterns(last))
+                ignored = shutil.ignore_patterns(last)
+                shutil.copytree(trained.kept, results.folder / trained.kept.name, ignore=ignored)
             if outcome:
-                results.notes["adaptation"] = outcome.notes
+                results.notes["adaptation"] = outcome.notes | {"arms": trained.arms}
                 progress.say(outcome.sentence)
             if unchanged:  # the last epoch measured another encoder
                 results.metrics.pop("pretrain_knn_top1", None)
@@ -91,38 +78,118 @@ def main() -> None:
             progress.say(found.sentence)
             parent = results.notes["parent"] = weights.summary(params.start_name)
             provenance.check_unchanged("pretrain")
-            _save_models(
-                task, optimizer, parent, data.transform, epochs=0 if unchanged else rows[-1]["epoch"]
-            )
+            epochs = 0 if unchanged else rows[-1]["epoch"]
+            _save_models(task, trained.optimizer, parent, data.transform, epochs=epochs)
 
 
-def adaptation(params: Params, task: PretrainingTask, data: TrainSet, queries: Reader) -> Adaptation | None:
+class _Trained(NamedTuple):
+    """What a training leaves.
+
+    kept: the folder of earlier epochs, if any were kept.
+    arms: how well the training images were classified after each arm, in percent.
+    """
+
+    params: Params
+    task: PretrainingTask
+    optimizer: Optimizer
+    data: TrainSet
+    rows: list[dict[str, Any]]
+    kept: Path
+    arms: Sequence[float] = ()
+
+
+def _trained_best(
+    params: Params,
+    bank: Reader,
+    queries: Reader,
+    here: Machine,
+    tested: Adaptation | None,
+    run: runs.Run,
+    progress: Progress,
+) -> _Trained:
+    """The best arm by the training images. Each has its checkpoints, from which the best one is restored."""
+    arms = pretraining.arms(params, queries)
+    if not tested or len(arms) == 1:
+        return _trained(params, bank, queries, here, run.checkpoints(), progress)
+    quality = []
+    for number, arm in enumerate(arms):
+        changes = f" with {json.dumps(params.arms[number - 1])}" if number else ""
+        progress.say(f"arm {number + 1} of {len(arms)}{changes}")
+        found = _trained(arm, bank, queries, here, run.checkpoints(f"arm{number + 1}"), progress)
+        quality.append(tested.quality(found.task.method.evaluated[0], params.seed))
+    best = quality.index(max(quality))
+    numbers = " and ".join(f"{each:.1f} %" for each in quality)
+    progress.say(f"training images are classified to {numbers}: arm {best + 1} is compared with init")
+    found = _trained(arms[best], bank, queries, here, run.checkpoints(f"arm{best + 1}"), progress)
+    return found._replace(arms=quality)
+
+
+def _trained(
+    params: Params,
+    bank: Reader,
+    queries: Reader,
+    here: Machine,
+    checkpoints: Checkpoints,
+    progress: Progress,
+) -> _Trained:
+    """A whole training, from the newest checkpoint on."""
+    task, optimizer, data = pretraining.prepare(params, here, bank, pretraining.load_start(params))
+    progress.say(_settings(params, data, here))
+    if not locations.is_temporary_copy():
+        progress.say(f"each epoch's row is added to {checkpoints.epochs}")
+    measure = pretraining.monitoring(params, task, data, queries)
+    kept = checkpoints.folder / locations.KEPT.name
+
+    def each_epoch(epoch: int) -> dict[str, float]:
+        pretraining.keep(params, task.method, epoch, kept)
+        return measure(progress=progress, trained=epoch - data.plan.first_epoch)
+
+    rows = train(
+        task,
+        pretraining.cropped(params, data, here),
+        params.optim,
+        optimizer,
+        progress=progress,
+        checkpoints=checkpoints,
+        each_epoch=each_epoch,
+    )
+    return _Trained(params, task, optimizer, data, rows, kept)
+
+
+def adaptation(
+    params: Params, weights: Start, bank: Reader, queries: Reader, here: Machine
+) -> Adaptation | None:
     """What compares the encoder with its start, if the parameters ask for the better one."""
     if params.hand_over == "trained":
         return None
-    backbone, view = task.method.evaluated[0], next(iter(params.views.values()))
-    return Adaptation(backbone, data.reader, queries, data.transform, view, task.machine)
+    backbone = pretraining.build(params, here, len(bank), weights).method.evaluated[0]
+    transform = locations.transform(params.dataset, bank.manifest.levels)
+    return Adaptation(backbone, bank, queries, transform, here, ungrouped=params.ungrouped)
 
 
-def _introduction(params: Params, data: TrainSet, queries: Reader, here: Machine) -> Iterator[str]:
-    """Whether the images suffice, what will be trained, and how it is measured meanwhile."""
-    if len(data.reader) < FEW and not params.start_name:
+def _introduction(params: Params, bank: Reader, queries: Reader) -> Iterator[str]:
+    """Whether the images suffice, and how the encoder is measured meanwhile."""
+    if len(bank) < FEW and not params.start_name:
         yield (
-            f"{counted(len(data.reader), 'images')} are too few to learn from, expected {FEW} or more; "
+            f"{counted(len(bank), 'images')} are too few to learn from, expected {FEW} or more; "
             "with a ready encoder, `cl embed --encoder torchvision:resnet50` and `cl classify` work at once"
         )
+    if images := len(queries.labelled):
+        monitor = params.optim.monitor
+        few, many = min(monitor.queries, images), min(monitor.bank, len(bank.labelled))
+        yield f"kNN after each epoch: {few} validation images, classified by {many} training images"
+
+
+def _settings(params: Params, data: TrainSet, here: Machine) -> str:
+    """What will be trained."""
     sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
-    yield (
+    return (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "
         f"({data.plan.samples % data.plan.batch_size} left out of each epoch), views of {sizes} px, "
         f"evaluated at {params.dataset.crop} px, batch {params.optim.batch_size}, learning rate "
         f"{params.optim.peak_lr:.4g}, on {data.plan.ranks} x {here.device.type} in {here.precision}"
         + (", compiled" if params.optim.compile else "")
     )
-    if images := len(queries.labelled):
-        monitor = params.optim.monitor
-        few, many = min(monitor.queries, images), min(monitor.bank, len(data.reader.labelled))
-        yield f"kNN after each epoch: {few} validation images, classified by {many} training images"
 
 
 def _write_results(

@@ -2,7 +2,7 @@
 
 from cl.config.fitting import for_few_images
 from cl.config.params import Baseline, Init, Params
-from cl.config.reading import check, load, parse, read, validated
+from cl.config.reading import check, load, parse, read, validated, with_arm
 
 __all__ = [
     "Baseline",
@@ -14,4 +14,5 @@ __all__ = [
     "parse",
     "read",
     "validated",
+    "with_arm",
 ]

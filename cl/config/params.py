@@ -95,6 +95,10 @@ class Params(BaseConfig):
     hand_over: Literal["trained", "better"] = Field(
         description="better: the encoder of `init`, unless training made it better on held-out images"
     )
+    arms: list[dict[Literal["optim", "views"], dict[str, Any]]] = Field(
+        description="changes of these parameters that hand_over=better also tries, from the same start"
+    )
+    ungrouped: bool = Field(description="hand_over=better looks for no images that belong together")
     dataset: Annotated[SerializeAsAny[Source], config_of("sources")]
     views: dict[str, View] = Field(min_length=1)
     patches: Annotated[patches.Config, Field(discriminator="kind")]

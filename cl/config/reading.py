@@ -1,5 +1,6 @@
 """Read parameter files, and check all values before anything else is read or written."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -59,7 +60,22 @@ def check(values: dict[str, Any]) -> Params:
     """The same from a mapping."""
     params = validated(Params, values)
     rules.check(params)
+    for number, changes in enumerate(params.arms):
+        try:
+            with_arm(params, changes)
+        except ValueError as error:
+            raise ValueError(f"arms.{number}: {error}") from None
     return params
+
+
+def with_arm(params: Params, changes: Mapping[str, Any]) -> Params:
+    """The parameters with the changes of an arm, and without arms."""
+    return check(_merged(params.model_dump(), changes) | {"arms": []})
+
+
+def _merged(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(values[key], changes[key]) for key in changes if isinstance(values.get(key), dict)}
+    return {**values, **changes, **both}
 
 
 def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:

@@ -1,6 +1,7 @@
 """Random access to shards (`cl.shards.manifest`) on this machine or in a store (`cl.data.remote`)."""
 
 import hashlib
+import io
 import mmap
 import os
 from collections import OrderedDict
@@ -115,6 +116,10 @@ class Reader:
         ):
             raise ValueError(f"row {position} of {self._split}.npy does not match its shard: {AGAIN}")
         return self._files.read(shard, offset, length)
+
+    def taken_at(self, position: int) -> float:
+        """When a camera took the image, as `cl.images.decoding.taken_at` says; NaN for stored pixels."""
+        return decoding.taken_at(io.BytesIO(self.read(position)))
 
     def pixels(self, position: int) -> np.ndarray:
         """(H, W, 3) uint8, possibly read-only."""

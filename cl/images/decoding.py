@@ -219,10 +219,10 @@ def exif_orientation(picture: Picture.Image) -> int:
     return orientation if orientation in range(1, 9) else 1
 
 
-def taken_at(file: Path) -> float:
+def taken_at(file: Path | BinaryIO) -> float:
     """When a camera took the picture, in seconds by its own clock; NaN if the file does not say."""
     try:
-        with file.open("rb") as content, opened(content) as picture:
+        with file.open("rb") if isinstance(file, Path) else file as content, opened(content) as picture:
             taken = picture.getexif().get_ifd(EXIF)[TAKEN]
         return (datetime.strptime(taken, "%Y:%m:%d %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
     except Exception:  # no file, no image or no time; damaged EXIF in an otherwise intact image

@@ -1,159 +1,219 @@
-"""Adaptation: is the encoder that was trained on from `init` better than its start, on held-out images?"""
+"""Adaptation: which encoder a run from `init` hands over, its start or the best of those trained from it.
+
+Training images choose between the trained ones, by labels that these were not trained with. Held-out images
+then compare the chosen one with the start, so its number and the promise are from images that chose nothing.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cl.console.wording import counted
-from cl.data.order import Plan
 from cl.data.reader import Reader
-from cl.data.sets import EvalSet, TrainSet
+from cl.data.sets import EvalSet
 from cl.data.transform import Transform
-from cl.data.views import View
+from cl.features.copies import groups
 from cl.features.correctness import all_same, check_different, correctness
-from cl.features.extraction import BATCH, Unit, extract, extract_views
-from cl.features.knn import nearest
+from cl.features.extraction import extract
+from cl.features.series import series
 from cl.networks.batch_norm import is_untrained
 from cl.runtime.machine import Machine
-from cl.statistics import PairedComparison, judge, separated
+from cl.statistics import FEWEST, MeasureDifference, PairedComparison, judge, separated
 
-MOST = 20_000  # images of each split on which the two encoders are compared
-NEIGHBOURS = 10  # training images that an image and a part of it should share
-SEEN_OF_300 = 3.0  # the smallest difference, in points, that 300 images show (docs/results/compare.md)
+MOST = 20_000  # images of each split on which encoders are compared
+RUNS = 5  # on the same held-out images: that one of them says "better" by chance happens in 5 % of cases
+TAIL = 0.05 / RUNS
+CLASSES = 0.05  # that any class seems to have lost by chance
+SEEN_OF_300 = 3.6  # the smallest difference, in points, that 300 images show (docs/results/compare.md)
 START, ADAPTED = "the start encoder", "the adapted encoder"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The comparison of the start (A) with the adapted encoder (B).
+class ClassDifference(MeasureDifference):
+    """How the images of a class changed by the mean of all measures; corrected for the number of classes."""
 
-    labelled: whether it is by the classes of the images.
+    images: int
+
+    @property
+    def is_worse(self) -> bool:
+        return self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.measure} ({counted(self.images, 'images')}, {self.a:.1f} to {self.b:.1f} %)"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The comparison of the start (A) with an adapted encoder (B); None without labels.
+
+    classes: of a better encoder, from the one that lost most; those that lost clearly come first.
     """
 
-    comparison: PairedComparison
-    labelled: bool
+    comparison: PairedComparison | None = None
+    classes: Sequence[ClassDifference] = ()
 
     @property
     def is_better(self) -> bool:
-        """Whether the run hands over the adapted encoder."""
-        return self.comparison.verdict == "better"
+        """Whether the run hands over the adapted encoder: no class may have become clearly worse."""
+        return len(self.classes) > 0 and not self.classes[0].is_worse
 
     @property
     def sentence(self) -> str:
         """What was found, and what the run hands over."""
-        basis = "" if self.labelled else ", judged without labels"
-        handed_over = ADAPTED if self.is_better else START
-        return f"{self.comparison.sentence(START, ADAPTED)}{basis}; this run hands over {handed_over}"
+        if not self.comparison:
+            return (
+                f"without labels, nothing shows whether {ADAPTED} is better: 50 labelled images in the "
+                f"validation split would show differences of {smallest_seen(50):.0f} points, 300 of "
+                f"{smallest_seen(300):.0f}; this run hands over {START}"
+            )
+        found = [self.comparison.sentence(START, ADAPTED)]
+        for worst in self.classes[:1]:
+            change = "lost most" if worst.difference < 0 else "gained least"
+            found.append(f"a class lost clearly, {worst}" if worst.is_worse else f"{worst} {change}")
+        return "; ".join([*found, f"this run hands over {ADAPTED if self.is_better else START}"])
 
     @property
     def notes(self) -> dict[str, Any]:
         """For the report."""
-        return asdict(self.comparison) | {"sentence": self.sentence, "labelled": self.labelled}
-
-
-class SplitFeatures(NamedTuple):
-    """An encoder's unit features of training images (N, D) and validation images (M, D).
-
-    views: without labels, features (Q, D) of a random part of the validation images at `positions`, (Q,).
-    """
-
-    train: Tensor
-    val: Tensor
-    views: Tensor
-    positions: Tensor
+        comparison = asdict(self.comparison) if self.comparison else {"rows": []}
+        classes = [asdict(each) for each in self.classes]
+        return comparison | {"classes": classes, "sentence": self.sentence}
 
 
 class Adaptation:
-    """A backbone before and after it is trained on other images.
+    """A backbone before it is trained on other images, to compare with it afterwards.
 
     Args:
         backbone: has the weights of `init`.
-        train, val: images to compare the two encoders on: those with labels, if any.
-        view: how views are drawn; without labels, parts of images are drawn likewise, with their colours.
+        train, val: images to compare encoders on, if they have labels.
+        ungrouped: do not look for images that belong together.
     """
 
     def __init__(
-        self, backbone: nn.Module, train: Reader, val: Reader, transform: Transform, view: View, here: Machine
+        self,
+        backbone: nn.Module,
+        train: Reader,
+        val: Reader,
+        transform: Transform,
+        here: Machine,
+        *,
+        ungrouped: bool = False,
     ) -> None:
-        self.backbone, self.here = backbone, here
-        self.sets = [EvalSet(reader, transform, reader.evaluated(MOST)) for reader in (train, val)]
-        self.labelled = bool(train.manifest.classes)
-        images = self.sets[1].positions
-        size = len(images) // -(-len(images) // BATCH)  # few are left out
-        plan = Plan(len(images), size, 0, ranks=1)
-        self.views = TrainSet(val, transform, [part(view, transform.crop)], plan, subset=images)
+        self.here, self.labelled = here, len(val.labelled) > 0
+        positions = [r.labelled if self.labelled else np.arange(len(r)) for r in (train, val)]
+        self.sets = [
+            EvalSet(reader, transform, each[:MOST])
+            for reader, each in zip((train, val), positions, strict=True)
+        ]
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
-        self.before = self._features()
-        check_start(backbone, self.before.train)
+        self.before = self._features(backbone)
+        check_start(backbone, self.before[0])
+        self.groups = self._groups(ungrouped=ungrouped)
+        self.bank = ~np.isin(*self.groups)  # training images of no held-out burst
+        self.labels = [images.reader.labels(images.positions) for images in self.sets]
+        if self.labelled and len(np.unique(self.labels[0][self.bank])) < 2:
+            raise ValueError(
+                "nearly all training images are in a burst with held-out ones, which would make results too "
+                "good; hold out whole bursts by a column group, or choose ungrouped=true if each image "
+                "stands alone"
+            )
 
     @property
     def expectation(self) -> str:
         """What the held-out images can tell, known before the training."""
-        images = self.sets[1].positions
-        groups = len(np.unique(self._groups(images)))
-        known = counted(len(images), "labelled images" if self.labelled else "images")
-        known += f" of {counted(groups, 'groups')}" if groups < len(images) else ""
-        smallest = SEEN_OF_300 * math.sqrt(300 / groups)
-        few = "; hold out 100 or more (dataset.holdout), or expect the start back" if groups < 100 else ""
-        return f"held out: {known}, which can hardly show differences below {smallest:.1f} points{few}"
+        if not self.labelled:
+            return Outcome().sentence
+        images, found = len(self.sets[1]), len(np.unique(self.groups[1]))
+        known = counted(images, "labelled images")
+        if found < images:
+            known += f" in about {counted(found, 'groups')}"
+            if self.sets[1].reader.groups is None:
+                known += (
+                    " (bursts by names, times and features; give a column group instead, or ungrouped=true "
+                    "if each image stands alone)"
+                )
+        few = "; hold out 100 or more (dataset.holdout), or expect the start back" if found < 100 else ""
+        least = f"{smallest_seen(found):.1f} points"
+        return f"held out: {known}, which can hardly show differences below {least}{few}"
 
-    def keep_better(self, seed: int) -> Outcome:
-        """Compare the encoders, and leave the better one in the backbone; a collapsed one is worse."""
-        scores, images = self._scores(self.before, self._features(), seed)
-        outcome = Outcome(judge(scores, self._groups(images), seed=seed), self.labelled)
+    def quality(self, backbone: nn.Module, seed: int) -> float:
+        """How well a half of the training images is classified from the other half, in percent.
+
+        Groups are in one half. The mean of the measures of `correctness`, to choose between arms.
+        """
+        rows, labels, together = self._features(backbone)[0], self.labels[0], self.groups[0]
+        number = np.unique(together, return_inverse=True)[1]
+        half = np.random.default_rng(seed).permutation(number.max() + 1)[number] % 2 == 1
+        if all_same(rows) or len(np.unique(labels[~half])) < 2 or not half.any():
+            return 0.0
+        found = correctness((rows[~half],), labels[~half], (rows[half],), labels[half], seed=seed)
+        return float(np.mean(list(found.values())))
+
+    def keep_better(self, backbone: nn.Module, seed: int) -> Outcome:
+        """Compare a trained backbone with its start, and leave the better one in it."""
+        outcome = self._judged(self._features(backbone), seed) if self.labelled else Outcome()
         if not outcome.is_better:
-            self.backbone.load_state_dict(self.start)
+            backbone.load_state_dict(self.start)
         return outcome
 
-    def _features(self) -> SplitFeatures:
-        train, val = (extract(self.backbone, images, self.here) for images in self.sets)
-        if self.labelled:
-            return SplitFeatures(train, val, val[:0], val[:0].long())
-        positions, (views,) = extract_views(Unit(self.backbone.eval(), []), self.views, self.here, MOST)
-        return SplitFeatures(train, val, views, positions)
+    def _judged(self, after: list[Tensor], seed: int) -> Outcome:
+        (labels, truth), classes = self.labels, self.sets[0].reader.manifest.classes
+        banks = self.before[0][self.bank], after[0][self.bank]
+        scores = correctness(banks, labels[self.bank], (self.before[1], after[1]), truth, seed=seed)
+        return verdict(scores, [classes[label] for label in truth], self.groups[1], seed)
 
-    def _scores(
-        self, before: SplitFeatures, after: SplitFeatures, seed: int
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The measures of both encoders, (M, 2) each, and the positions (M,) of their validation images."""
-        if self.labelled:
-            labels = [torch.from_numpy(images.reader.labels(images.positions)) for images in self.sets]
-            train, val = (before.train, after.train), (before.val, after.val)
-            return correctness(train, labels[0], val, labels[1], seed=seed), self.sets[1].positions
-        both = np.stack([same_neighbours(each) for each in (before, after)], 1)
-        measure = f"same {NEIGHBOURS} neighbours for a part of the image"
-        return {measure: both}, before.positions.cpu().numpy()
+    def _features(self, backbone: nn.Module) -> list[Tensor]:
+        """(N, D) of the training images and (M, D) of the held-out ones."""
+        return [extract(backbone, images, self.here) for images in self.sets]
 
-    def _groups(self, images: np.ndarray) -> np.ndarray:
-        """The groups (M,) of validation images; an image without one is a group of its own."""
-        groups = self.sets[1].reader.groups
-        return separated(None if groups is None else groups[images], len(images))
-
-
-def part(view: View, side: int) -> View:
-    """At least half of an image, at this size and perhaps flipped, with its own colours."""
-    plain: dict[str, Any] = {"order": [], "photometric": None, "jigsaw": None}
-    return view.model_copy(update={"count": 1, "size": side, "area": (0.5, 1.0), **plain})
+    def _groups(self, *, ungrouped: bool) -> list[np.ndarray]:
+        """A number for each image of both splits, equal for images that belong together."""
+        both, count = [(images.reader, images.positions) for images in self.sets], len(self.sets[0])
+        given = [
+            separated(None if reader.groups is None else reader.groups[at], len(at)) for reader, at in both
+        ]
+        if ungrouped or not self.labelled or any(reader.groups is not None for reader, _ in both):
+            return [2 * number + side for side, number in enumerate(given)]  # groups are within a split
+        pairs = series(
+            [torch.cat(self.before).cpu().numpy()],
+            [key.decode() for reader, at in both for key in reader.keys[at].tolist()],
+            np.concatenate([reader.labels(at) for reader, at in both]),
+            np.array([reader.taken_at(position) for reader, at in both for position in at]),
+        )
+        return np.split(groups(count + len(self.sets[1]), pairs), [count])
 
 
-def same_neighbours(features: SplitFeatures) -> np.ndarray:
-    """(Q,) percent: how many training images are nearest both to a part of an image and to the image.
+def verdict(
+    scores: dict[str, np.ndarray], classes: Sequence[str], together: np.ndarray, seed: int
+) -> Outcome:
+    """What scores (M, 2) of held-out images by both encoders say, and which classes lost.
 
-    0 if all images have the same features: none is nearest.
+    Args:
+        classes, together: the class and the group of each image.
     """
-    if all_same(features.train):
-        return np.zeros(len(features.positions))
-    own, count = features.val[features.positions], min(NEIGHBOURS, len(features.train))
-    near = [
-        torch.cat([found for _, _, found in nearest(rows, features.train, count)])
-        for rows in (own, features.views)
-    ]
-    shared = (near[0][:, :, None] == near[1][:, None]).any(2).double().mean(1)
-    return 100 * shared.cpu().numpy()
+    comparison = judge(scores, together, seed=seed, tail=TAIL)
+    if comparison.verdict != "better":
+        return Outcome(comparison)
+    names, mean = np.array(classes, object), np.mean(list(scores.values()), 0)
+    counts = {name: len(np.unique(together[names == name])) for name in np.unique(names)}
+    rare = [name for name, count in counts.items() if count < FEWEST]  # too few for an interval each
+    names[np.isin(names, rare)] = counted(len(rare), "rare classes")
+    found, tail = [], CLASSES / len(np.unique(names))
+    for name in np.unique(names):
+        of_class = names == name
+        row = judge({"mean": mean[of_class]}, together[of_class], seed=seed, tail=tail).overall
+        found.append(ClassDifference(**asdict(row) | {"measure": name}, images=int(of_class.sum())))
+    return Outcome(comparison, sorted(found, key=lambda each: (not each.is_worse, each.difference)))
+
+
+def smallest_seen(images: float) -> float:
+    """The smallest difference, in points, that so many independent images show."""
+    return SEEN_OF_300 * math.sqrt(300 / images)
 
 
 def check_start(backbone: nn.Module, train: Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from cl.config import Params
+from cl.config import Params, with_arm
 from cl.config.rules import warnings
 from cl.console.command import is_main_process
 from cl.console.progress import Progress
@@ -71,6 +71,12 @@ def load_start(params: Params) -> Start:
     weights = start.load(locations.START)
     weights.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
     return weights
+
+
+def arms(params: Params, val: Reader) -> list[Params]:
+    """The parameters of each training: one, or more where labels of validation images can judge them."""
+    several = params.hand_over == "better" and len(val.labelled) > 0
+    return [params, *(with_arm(params, changes) for changes in params.arms if several)]
 
 
 def prepare(

@@ -2,7 +2,12 @@
 
 import csv
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -133,6 +138,7 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     file = tmp_path / "given.safetensors"
     save_encoder(file, stem="small", width=1)
     adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
+    adapt += ["arms=[{optim: {base_lr: 1.0e-8, epochs: 2}}]", "ungrouped=true"]
     assert "init has untrained weights" in run(prepared, *adapt)
     tensors, metadata = load_tensors(file)
     tensors["bn1.bias"] += 0.1
@@ -143,8 +149,22 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     found = json.loads((prepared / "results" / "pretrain.provenance.json").read_text())["adaptation"]
     assert found["sentence"].endswith("this run hands over the start encoder")
     assert [row["measure"] for row in found["rows"]][-1] == "mean"
+    assert len(found["arms"]) == 2
+    assert len(epochs(prepared)) == 1 + found["arms"].index(max(found["arms"]))
     monkeypatch.chdir(prepared)
     assert evaluate.load(config.load(prepared / "params.yaml")).heads == {}
+    uninterrupted = models(prepared)
+    scratch = {"CL_SCRATCH": str(tmp_path), "CL_CHECKPOINT_SECONDS": "0"}
+    process = subprocess.Popen([sys.executable, "-m", "pipeline.pretrain"], env={**os.environ, **scratch})
+    while not list(tmp_path.glob("*/arm2/step-*")) and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert len(list(tmp_path.glob("*/arm1/step-*"))) == 2
+    *_, resumed = answers(prepared, [Stage(("pretrain",), scratch)])
+    assert "continues" in resumed.stderr + resumed.stdout
+    for name, tensors in models(prepared).items():
+        assert all(torch.equal(tensor, uninterrupted[name][key]) for key, tensor in tensors.items())
 
 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) -> None:
