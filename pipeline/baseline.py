@@ -1,4 +1,4 @@
-"""baseline: an encoder trained with labels or untrained, with the same evaluations and transfers."""
+"""baseline: an encoder trained with labels, published or untrained, with the same evaluations."""
 
 import copy
 import functools
@@ -10,6 +10,7 @@ from torch import nn
 from cl.config import Baseline, Params
 from cl.data.order import plan_of
 from cl.data.sets import TrainSet
+from cl.encoders import foreign, published
 from cl.evaluations import EvaluatedEncoder
 from cl.features.extraction import Pixels
 from cl.networks import backbones
@@ -18,6 +19,7 @@ from cl.runtime.distributed import ranks
 from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import SupervisedTask, classifier
+from pipeline.composition.weight_hashes import file_and_prefix
 from pipeline.support import command, locations, outputs, runs
 from pipeline.support.detection import data, transfer
 from pipeline.support.evaluation import evaluate
@@ -37,18 +39,43 @@ def main(name: str) -> None:
     datasets = {entry: data(params.transfers[entry]) for entry in transfers}
     with runs.begin("baseline", name) as run, command.results("baseline", name) as results:
         results.notes |= run.notes
-        backbone = train(config, name, params, run.checkpoints("training"))
-        representations: dict[str, nn.Module] = {} if config.training else {"pixels": Pixels()}
+        if config.weights:
+            try:
+                backbone, params = load_published(config.weights, params)
+            except ValueError as error:
+                if not published.is_name(config.weights):
+                    raise
+                results.notes["missing"] = str(error)
+                command.progress(params.titles[name]).say(f"left out: {error}")
+                return
+        else:
+            backbone = train(config, name, params, run.checkpoints("training"))
+        untrained = not (config.training or config.weights)
+        representations: dict[str, nn.Module] = {"pixels": Pixels()} if untrained else {}
         for entry in evaluations:
             encoder = EvaluatedEncoder(
-                copy.deepcopy(backbone),
-                representations=representations,
-                untrained=config.training is None,
+                copy.deepcopy(backbone), representations=representations, untrained=untrained
             )
             evaluate(entry, encoder, params, results, functools.partial(run.checkpoints, entry))
         for entry, dataset in datasets.items():
             checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
             transfer(entry, copy.deepcopy(backbone), dataset, params, results, checkpoints)
+
+
+def load_published(name: str, params: Params) -> tuple[Backbone, Params]:
+    """The encoder with these weights, and the parameters with the normalisation that it records.
+
+    Raises:
+        ValueError: it cannot be had, or does not take images of `dataset.crop`.
+    """
+    file, prefix = (name, None) if published.is_name(name) else file_and_prefix(name)
+    encoder, size = foreign.load(str(file), prefix), params.dataset.crop
+    backbones.check_size(f"{name}, a {encoder.config.title},", encoder.network, size, "dataset.crop")
+    if encoder.normalisation is None:
+        return encoder.network, params
+    mean, std = encoder.normalisation.tolist()
+    dataset = params.dataset.model_copy(update={"mean": mean, "std": std})
+    return encoder.network, params.model_copy(update={"dataset": dataset})
 
 
 def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> Backbone:

@@ -174,6 +174,12 @@ def _introduction(params: Params, bank: Reader, queries: Reader) -> Iterator[str
             f"{counted(len(bank), 'images')} are too few to learn from, expected {FEW} or more; "
             "with a ready encoder, `cl embed --encoder torchvision:resnet50` and `cl classify` work at once"
         )
+    for name, baseline in params.baselines.items():
+        if baseline.weights:
+            yield (
+                f"{baseline.weights} as published may be better than what is trained here: "
+                f"`dvc repro baseline@{name}` measures it, without training"
+            )
     if images := len(queries.labelled):
         monitor = params.optim.monitor
         few, many = min(monitor.queries, images), min(monitor.bank, len(bank.labelled))

@@ -54,11 +54,21 @@ class SupervisedTraining(BaseConfig):
 
 
 class Baseline(BaseConfig):
-    """An encoder to compare with: trained with labels, or untrained (`training: null`)."""
+    """An encoder to compare with: trained with labels, or with `training: null` published or untrained.
+
+    weights: what `init` takes but an experiment; `init` replaces it. None for an untrained encoder.
+    """
 
     training: SupervisedTraining | None
+    weights: str | None = None
     evaluations: Literal["all"] | list[str]
     transfers: Literal["all"] | list[str]
+
+    def title(self, name: str) -> str:
+        """What a baseline of this name is, in words."""
+        if self.weights:
+            return f"published encoder ({self.weights})"
+        return f"{name.replace('_', ' ') if self.training else 'untrained'} encoder"
 
 
 Hash = Annotated[str, Field(pattern=r"^(sha256|md5):[0-9a-f]+$")]
@@ -148,8 +158,7 @@ class Params(BaseConfig):
         """Evaluations, transfers and baselines in words, by name."""
         measured: dict[str, Any] = {**self.evaluations, **self.transfers}
         return {name: config.title for name, config in measured.items()} | {
-            name: f"{name.replace('_', ' ') if baseline.training else 'untrained'} encoder"
-            for name, baseline in self.baselines.items()
+            name: baseline.title(name) for name, baseline in self.baselines.items()
         }
 
     def selected(self, baseline: Baseline) -> tuple[list[str], list[str]]:

@@ -6,20 +6,30 @@ from typing import Any
 from cl.report.rows import Gain
 from cl.statistics import Estimate
 
-PIXELS, UNTRAINED = "raw pixels", "untrained encoder"
+PIXELS, UNTRAINED, PUBLISHED = "raw pixels", "untrained encoder", "published encoder"
 IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}
 
 
-def answer(rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict[str, Any]) -> list[str]:
-    """Up to four sentences on evaluations (`cl.report.rows`) and provenance.
+def answer(
+    rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict[str, Any], missing: str = ""
+) -> list[str]:
+    """Up to five sentences on evaluations (`cl.report.rows`) and provenance.
 
     A collapse comes first, then whether an adapted encoder is better than its start.
 
     Args:
         titles: evaluations and baselines in words, by name.
+        missing: why no published encoder was compared.
     """
     row = headline(rows)
     sentences = _compared(row, titles) if row else ["This encoder has not been evaluated yet."]
+    if missing:
+        sentences.append(f"No published encoder could be compared: {missing}.")
+    for name, other, found in rivals(row, titles) if row else ():
+        if name.startswith(PUBLISHED) and found.verdict != "up":
+            weights, own = name.removeprefix(PUBLISHED).strip(" ()"), other.mean + found.points
+            use = f"use it, or train on from it with recipe=own/adapt init={weights}"
+            sentences.insert(0, f"This encoder {own:.1f} %, {weights} as published {other.number} %: {use}.")
     if adaptation := pretraining.get("adaptation"):
         sentences.insert(0, _sentence(adaptation["sentence"]))
     if finding := pretraining.get("verdict"):

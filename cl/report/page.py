@@ -70,6 +70,8 @@ def _overview(
     rows = [row for group in by_group.values() for row in group]
     named = (*params["evaluations"], *params["transfers"], *params["baselines"])
     in_words = {name: titles.get(name, name) for name in named}
+    published = [name for name, baseline in params["baselines"].items() if baseline.get("weights")]
+    missing = "; ".join(read.provenance(f"baseline/{name}").get("missing", "") for name in published)
     return {
         "params": params,
         "title": _title(params),
@@ -82,7 +84,7 @@ def _overview(
         "titles": in_words,
         "rivals": {row["name"]: list(rivals(row, in_words)) for row in rows if row["lines"]},
         "has_learnt": has_learnt(rows, in_words),
-        "answer": answer(rows, in_words, provenance),
+        "answer": answer(rows, in_words, provenance, missing),
     }
 
 

@@ -164,6 +164,7 @@ def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
     params = experiment.params
     protocol = {
         "training": value_at(params, f"baselines.{baseline}.training"),
+        "weights": value_at(params, f"baselines.{baseline}.weights"),
         "evaluations": params.get("evaluations"),
         "transfers": params.get("transfers"),
     }

@@ -112,6 +112,7 @@ def command_for(params: config.Params) -> str | None:
     rest: dict[str, Any] = dict.fromkeys(("overrides", *WEIGHTS), True)
     if params.init:  # may determine these
         rest |= {"backbone": True, "dataset": {"mean", "std"}, "hand_over": True}
+        rest |= {"baselines": {"published": {"weights"}}}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
     return command(params.overrides)
@@ -218,6 +219,9 @@ def _add_weights(composed: DictConfig, given: list[Override], say: Say) -> None:
         return
     digest, found = weight_hashes.of_init(str(init))
     composed.init = {"name": str(init), "hash": digest}
+    for baseline in composed.baselines.values():
+        if baseline.get("weights") and digest.startswith("sha256:"):  # not of an experiment
+            baseline.weights = str(init)
     typed = {each.key_or_group for each in given}
     if not any(key.partition(".")[0] == "backbone" for key in typed):
         if module_of("networks.backbones", found["backbone"]["kind"]).Config.model_fields.keys() >= {"size"}:

@@ -9,17 +9,7 @@ from cl.features import series as module
 from cl.features.copies import groups
 from cl.features.series import series
 from cl.statistics import judge
-
-CENTRES = 0.35 * np.random.default_rng(9).normal(size=(4, 32))
-
-
-def made(seed: int, bursts: int, size: int, alike: float = 0.7) -> tuple[np.ndarray, np.ndarray]:
-    """Features (n, 32) of bursts whose images have this correlation within a class; classes (n,)."""
-    rng = np.random.default_rng(seed)
-    labels = rng.permutation(np.arange(bursts) % 4).repeat(size)
-    shared = rng.normal(size=(bursts, 32)).repeat(size, 0)
-    own = rng.normal(size=(bursts * size, 32))
-    return CENTRES[labels] + alike**0.5 * shared + (1 - alike) ** 0.5 * own, labels
+from tests.support.bursts import CENTRES, made
 
 
 def found(features: list[np.ndarray], labels: np.ndarray, names: list[str] | None = None) -> np.ndarray:

@@ -11,7 +11,7 @@ from cl.runtime.registry import kinds
 from tests.support.project import ROOT
 
 # They check, print and publish; what they pass on is tracked as parameter or output.
-# Nothing but `weights` uses `foreign`, and no stage `cl.load`.
+# No stage uses `cl.load`.
 GLUE = ("cl/__init__.py", "cl/config/", "cl/console/", "cl/runtime/base_config.py", "cl/runtime/registry.py")
 GLUE += ("pipeline/__init__.py", "pipeline/composition/")
 GLUE += tuple(
@@ -46,7 +46,8 @@ def is_only_a_docstring(path: Path) -> bool:
 def closure(stage: str, paths: set[Path]) -> set[str]:
     """All project files that a stage's `paths` import, directly or not; glue is neither followed nor listed.
 
-    Only `weights` reads foreign encoders: `evaluate` does so outside DVC.
+    Only `weights` depends on how foreign encoders are read: `evaluate` reads them outside DVC, and for
+    `baseline` an edit would train the supervised one again.
     """
     todo, seen = list(paths), set()
     ignored = GLUE if stage == "weights" else (*GLUE, "cl/encoders/foreign.py")

@@ -23,7 +23,7 @@ from pipeline.composition.compose import command_for, write
 from pipeline.support import pretraining
 from tests.support.project import compose
 from tests.support.resnets import TRANSFORM, save_encoder
-from tests.support.stages import Stage, answers
+from tests.support.stages import Answer, Stage, answers
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "views.random.size=16"]
 SETTINGS += ["dataset.resize=16", "dataset.crop=16"]
@@ -165,6 +165,43 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     assert "continues" in resumed.stderr + resumed.stdout
     for name, tensors in models(prepared).items():
         assert all(torch.equal(tensor, uninterrupted[name][key]) for key, tensor in tensors.items())
+
+
+def test_published_weights_are_a_baseline_if_they_can_be_had(prepared, tmp_path) -> None:
+    """A name is left out if nothing is cached and there is no network; a file must be there."""
+    file = tmp_path / "given.safetensors"
+    save_encoder(file, stem="small")
+    offline = {"TORCH_HOME": str(tmp_path), "https_proxy": "http://127.0.0.1:9"}
+    results = prepared / "results/baseline/published"
+    (prepared / "data/scenes").mkdir(exist_ok=True)
+
+    def answer(weights: str) -> Answer:
+        settings = [
+            "evaluation=[retrieval]",
+            "baseline=[published]",
+            f"baselines.published.weights={weights}",
+        ]
+        write(prepared / "params.yaml", [*SETTINGS, *settings])
+        return answers(prepared, [Stage(("baseline", "published"), offline)])[0]
+
+    assert answer(str(file)).code == 0
+    assert "published_retrieval_hit1" in json.loads(results.with_suffix(".json").read_text())
+    assert "left out: torchvision:resnet50 cannot be downloaded" in answer("torchvision:resnet50").stderr
+    notes = json.loads(results.with_suffix(".provenance.json").read_text())
+    assert notes["measurements"] == []
+    assert "cannot be downloaded" in notes["missing"]
+    assert "none.pth does not exist" in answer(str(tmp_path / "none.pth")).stderr
+
+
+def test_init_is_the_published_baseline(tmp_path) -> None:
+    file = tmp_path / "given.safetensors"
+    save_encoder(file, stem="small")
+    scratch, given = (
+        compose(tmp_path, "recipe=own/small", "dataset.name=/tmp", *init) for init in ([], [f"init={file}"])
+    )
+    assert scratch["baselines"]["published"]["weights"] == "torchvision:resnet50"
+    assert given["baselines"]["published"]["weights"] == str(file)
+    assert command_for(config.check(given)) is not None
 
 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) -> None:

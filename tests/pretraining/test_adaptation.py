@@ -13,7 +13,7 @@ from cl.networks import backbones
 from cl.pretraining import adaptation as module
 from cl.pretraining.adaptation import Adaptation, check_start, verdict
 from pipeline.support.locations import transform
-from tests.features.test_series import made
+from tests.support.bursts import made
 
 
 class Colours(nn.Module):
