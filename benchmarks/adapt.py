@@ -9,9 +9,11 @@ import itertools
 import tempfile
 import time
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import click
+from torch.optim import Optimizer
 from torchvision.datasets import ImageFolder
 
 from benchmarks import peers
@@ -19,12 +21,15 @@ from benchmarks.in_process import shards, silent
 from benchmarks.league import train_with
 from benchmarks.parameters import parameters
 from cl.config import Params, for_few_images
+from cl.data.sets import TrainSet
 from cl.encoders import foreign
 from cl.networks import backbones
 from cl.pretraining.adaptation import Outcome
+from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
 from cl.training import optim, start
 from cl.training.loop import train
+from cl.training.start import Start
 from cl.training.tasks import SupervisedTask, classifier
 from pipeline import pretrain
 from pipeline.support import pretraining
@@ -38,8 +43,8 @@ WAYS = {
     "own/adapt": ("recipe=own/adapt",),
     "init, default rate": SMALL,
     SCRATCH: SMALL,
-    LIGHTLY: ("recipe=own/adapt",),
-    LABELS: ("recipe=own/adapt",),
+    LIGHTLY: ("recipe=own/adapt", "arms=[]"),
+    LABELS: ("recipe=own/adapt", "arms=[]"),
 }
 
 
@@ -76,28 +81,44 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
         params, _ = for_few_images(params, bank, queries)
         assert params.init
         encoder = foreign.load(params.init.name, exact=False)
-        beginning = start.from_backbone(encoder.network, encoder.config, {})
-        task, optimizer, data = pretraining.prepare(params, here, bank, beginning)
-        adaptation = pretrain.adaptation(params, task, data, queries)
+
+        def beginning() -> Start:
+            return start.from_backbone(encoder.network, encoder.config, {})
+
+        adaptation = pretrain.adaptation(params, beginning(), bank, queries, here)
         assert adaptation
-        backbone, projector = task.method.evaluated
-        if way == SCRATCH:
-            backbone.load_state_dict(backbones.build(params.backbone).state_dict())
-        if way == LIGHTLY:
-            parts = peers.lightly(params, here.workers, None, partial(ImageFolder, folder / "train"))
-            train_with(parts, backbone, projector, params, here)
-        elif way == LABELS:
-            head = classifier(backbone.fc_features, len(bank.manifest.classes))
-            labelled = here.place(SupervisedTask(backbone, head, here, seed=params.seed))
-            built = optim.build(params.optim, [optim.Part(labelled)])
-            train(labelled, data, params.optim, built, progress=silent())
-        else:
-            train(task, data, params.optim, optimizer, progress=silent())
-        return adaptation.keep_better(params.seed)
+        found = []
+        for arm in pretraining.arms(params, queries):
+            task, optimizer, data = pretraining.prepare(arm, here, bank, beginning())
+            train_by(way, arm, folder, task, optimizer, data)
+            backbone = task.method.evaluated[0]
+            found.append((adaptation.quality(backbone, params.seed), backbone))
+        _, best = max(found, key=itemgetter(0))
+        return adaptation.keep_better(best, params.seed)
+
+
+def train_by(
+    way: str, params: Params, folder: Path, task: PretrainingTask, optimizer: Optimizer, data: TrainSet
+) -> None:
+    """Train the task's backbone in this way."""
+    here, (backbone, projector) = task.machine, task.method.evaluated
+    if way == SCRATCH:
+        backbone.load_state_dict(backbones.build(params.backbone).state_dict())
+    if way == LIGHTLY:
+        parts = peers.lightly(params, here.workers, None, partial(ImageFolder, folder / "train"))
+        train_with(parts, backbone, projector, params, here)
+    elif way == LABELS:
+        head = classifier(backbone.fc_features, len(data.reader.manifest.classes))
+        labelled = here.place(SupervisedTask(backbone, head, here, seed=params.seed))
+        built = optim.build(params.optim, [optim.Part(labelled)])
+        train(labelled, data, params.optim, built, progress=silent())
+    else:
+        train(task, data, params.optim, optimizer, progress=silent())
 
 
 def row(name: str, way: str, seed: int, outcome: Outcome, seconds: float) -> str:
     """Accuracies before and after in percent, and the difference of their mean with its interval."""
+    assert outcome.comparison
     knn, linear, *_ = outcome.comparison.rows
     mean = outcome.comparison.overall
     pairs = [f"{each.a:.1f} -> {each.b:.1f}" for each in (knn, linear, mean)]

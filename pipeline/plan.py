@@ -43,6 +43,8 @@ def main() -> None:
     here = command.find_machine(params)
     params = pretraining.decide_compile(params, here, len(bank))
     pretraining.warn(params, progress)
+    if arms := len(pretraining.arms(params, queries)) - 1:
+        progress.say(f"the time is that of one training; this run has {arms + 1}, one for each of arms")
     free, size = footprint.free(here.device), params.optim.batch_size
     progress.say(f"steps on {counted(size, 'images')}")
     try:

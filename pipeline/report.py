@@ -12,7 +12,7 @@ from rich.console import Console
 from cl.config import read
 from cl.config.params import Transfer
 from cl.console.wording import counted
-from cl.report.experiments import changed_params, distinct, result_names
+from cl.report.experiments import changed_params, distinct, judged_together, result_names
 from cl.report.files import ResultFiles
 from cl.report.page import render
 from cl.report.summary import page, table
@@ -48,8 +48,16 @@ def main(everything: bool, printed: bool) -> None:
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
     _check(provenance.params())
-    _publish(REPORT, *render(values, command.RESULTS, command_for(params), params.titles))
+    pages = render(values, command.RESULTS, command_for(params), params.titles, _judged_together())
+    _publish(REPORT, *pages)
     _say_what_is_next()
+
+
+def _judged_together() -> str:
+    """How many runs were judged on the same held-out images, if this one was and others too."""
+    own = ResultFiles(command.RESULTS, pictures=False).provenance("pretrain")
+    judged = own.get("adaptation", {}).get("rows")
+    return judged_together(own, collect(lambda text: None)) if judged else ""
 
 
 def _say_what_is_next() -> None:

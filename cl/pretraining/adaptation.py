@@ -82,7 +82,7 @@ class Outcome:
         """For the report."""
         comparison = asdict(self.comparison) if self.comparison else {"rows": []}
         classes = [asdict(each) for each in self.classes]
-        return comparison | {"classes": classes, "sentence": self.sentence}
+        return comparison | {"classes": classes, "sentence": self.sentence, "paid_runs": RUNS}
 
 
 class Adaptation:

@@ -1,6 +1,6 @@
 """The first sentences of a report: is the encoder good, and has it finished learning?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cl.report.rows import Gain
@@ -11,20 +11,21 @@ IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly differen
 
 
 def answer(
-    rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict[str, Any], missing: str = ""
+    rows: list[dict[str, Any]],
+    titles: dict[str, str],
+    pretraining: dict[str, Any],
+    remarks: Iterable[str] = (),
 ) -> list[str]:
-    """Up to five sentences on evaluations (`cl.report.rows`) and provenance.
+    """Some sentences on evaluations (`cl.report.rows`) and provenance.
 
     A collapse comes first, then whether an adapted encoder is better than its start.
 
     Args:
         titles: evaluations and baselines in words, by name.
-        missing: why no published encoder was compared.
+        remarks: what else is to be said, at the end.
     """
     row = headline(rows)
     sentences = _compared(row, titles) if row else ["This encoder has not been evaluated yet."]
-    if missing:
-        sentences.append(f"No published encoder could be compared: {missing}.")
     for name, other, found in rivals(row, titles) if row else ():
         if name.startswith(PUBLISHED) and found.verdict != "up":
             weights, own = name.removeprefix(PUBLISHED).strip(" ()"), other.mean + found.points
@@ -35,7 +36,7 @@ def answer(
     if finding := pretraining.get("verdict"):
         place = 0 if pretraining.get("state") == "collapsed" else len(sentences)
         sentences.insert(place, _sentence(finding))
-    return sentences
+    return [*sentences, *map(_sentence, remarks)]
 
 
 def _sentence(finding: str) -> str:

@@ -153,6 +153,26 @@ def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any
     return settings(params, SUPERVISED) | protocol | dict(training)
 
 
+def judged_together(own: dict[str, Any], experiments: Iterable[Experiment]) -> str:
+    """How many runs were judged on the same held-out images as one with this provenance; empty for only one.
+
+    Args:
+        own: of a pretraining that compared an adapted encoder with its start.
+    """
+
+    def judged_on(pretraining: dict[str, Any]) -> str | None:
+        is_judged = pretraining.get("adaptation", {}).get("rows")
+        return pretraining["data_manifest_sha256"] if is_judged else None
+
+    all_runs = [own, *(each.provenance.get("pretrain", {}) for each in experiments)]
+    runs = {each["run_key"] for each in all_runs if judged_on(each) == judged_on(own) is not None}
+    if len(runs) < 2:
+        return ""
+    paid = own["adaptation"]["paid_runs"]
+    more = "" if len(runs) < paid else "; hold out other images for further ones"
+    return f"{len(runs)} runs were judged on these held-out images; the verdict pays for {paid}{more}"
+
+
 def is_same_measurement(measured: Measurement, expected: dict[str, Any], params: dict[str, Any]) -> bool:
     """Whether `params` measure the same as the `expected` parameters.
 

@@ -28,7 +28,11 @@ MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|"})  # neither tag
 
 
 def render(
-    params: dict[str, Any], results: Path, command: str | None, titles: Mapping[str, str]
+    params: dict[str, Any],
+    results: Path,
+    command: str | None,
+    titles: Mapping[str, str],
+    remark: str = "",
 ) -> tuple[str, str]:
     """The page, and its tables as Markdown.
 
@@ -37,10 +41,11 @@ def render(
         results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
         command: runs exactly these parameters; None if repeating the run needs a copy of them.
         titles: evaluations, transfers and baselines in words; one without a title is shown by its name.
+        remark: on other experiments.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     context = {
-        **_overview(params, read, command, titles),
+        **_overview(params, read, command, titles, remark),
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
@@ -63,15 +68,22 @@ def with_contents(html: str) -> str:
 
 
 def _overview(
-    params: dict[str, Any], read: ResultFiles, command: str | None, titles: Mapping[str, str]
+    params: dict[str, Any],
+    read: ResultFiles,
+    command: str | None,
+    titles: Mapping[str, str],
+    remark: str,
 ) -> dict[str, Any]:
     """Method, data, and results beside the baselines'."""
     by_group, provenance = tables(params, read), read.provenance("pretrain")
     rows = [row for group in by_group.values() for row in group]
     named = (*params["evaluations"], *params["transfers"], *params["baselines"])
     in_words = {name: titles.get(name, name) for name in named}
-    published = [name for name, baseline in params["baselines"].items() if baseline.get("weights")]
-    missing = "; ".join(read.provenance(f"baseline/{name}").get("missing", "") for name in published)
+    missing = [
+        f"no published encoder could be compared: {why}"
+        for name in params["baselines"]
+        if (why := read.provenance(f"baseline/{name}").get("missing"))
+    ]
     return {
         "params": params,
         "title": _title(params),
@@ -84,7 +96,7 @@ def _overview(
         "titles": in_words,
         "rivals": {row["name"]: list(rivals(row, in_words)) for row in rows if row["lines"]},
         "has_learnt": has_learnt(rows, in_words),
-        "answer": answer(rows, in_words, provenance, missing),
+        "answer": answer(rows, in_words, provenance, filter(None, [*missing, remark])),
     }
 
 

@@ -9,6 +9,7 @@ from cl.report.experiments import (
     distinct,
     headline_metrics,
     is_same_measurement,
+    judged_together,
     mean_over_seeds,
     varying_params,
 )
@@ -105,3 +106,27 @@ def test_an_applied_experiment_and_the_workspace_count_once() -> None:
 def test_parameters_that_changed_since_a_result_was_made_are_named() -> None:
     assert changed_params({"parameters": {"a.b": 1, "c": 2}}, {"a": {"b": 1}, "c": 3}) == ["c"]
     assert changed_params({}, {"a": 1}) == []
+
+
+def test_runs_judged_on_the_same_held_out_images_are_counted() -> None:
+    """Equal parameters give the same run; other images and unlabelled ones are not counted."""
+
+    def judged(key: str, data: str = "d", rows: int = 1) -> dict:
+        return {
+            "run_key": key,
+            "data_manifest_sha256": data,
+            "adaptation": {"rows": [{}] * rows, "paid_runs": 3},
+        }
+
+    def others(*provenance: dict) -> list:
+        made = [experiment(str(number), "seed=0", []) for number in range(len(provenance))]
+        for each, pretraining in zip(made, provenance, strict=True):
+            each.provenance["pretrain"] = pretraining
+        return made
+
+    own = judged("a")
+    assert judged_together(own, others(own, judged("b", data="e"), judged("c", rows=0), {})) == ""
+    assert judged_together(judged("a", rows=0), others(judged("b", rows=0))) == ""
+    two = judged_together(own, others(judged("b")))
+    assert two.startswith("2 runs were judged") and "hold out" not in two
+    assert "hold out other images" in judged_together(own, others(judged("b"), judged("c")))

@@ -357,6 +357,21 @@ def test_the_first_box_says_whether_training_has_finished_and_how_to_use_the_enc
         assert "cl embed IMAGES --to" in lines[4]
 
 
+def test_the_first_box_says_if_a_download_is_as_good(values, tmp_path) -> None:
+    values["baselines"] = {
+        "published": {"training": None, "weights": "n", "evaluations": "all", "transfers": []}
+    }
+    titles = PARAMS.titles | {"published": "published encoder (n)"}
+    write_knn(tmp_path, 61.2, 39.8)
+    for other, is_named in ((74.1, True), (61.5, True), (40.0, False)):
+        number = measured("knn", "top1", other, baseline="published", **HIGHER)
+        write(tmp_path, "baseline/published", number)
+        first, *_ = box(report.render(values, tmp_path, None, titles)[0]).strip().splitlines()
+        assert (f"61.2 %, n as published {other} %" in first) == is_named
+    write(tmp_path, "baseline/published", missing="n cannot be downloaded")
+    assert "No published encoder could be compared: n cannot" in box(render(values, tmp_path))
+
+
 def test_an_adapted_encoder_is_compared_with_its_start_first(values, tmp_path) -> None:
     write_knn(tmp_path, 65.4, 39.8)
     rows = [
