@@ -55,7 +55,7 @@ def main() -> None:
         weights.tensors.clear()  # each training loads its own
         if tested:
             progress.say(tested.expectation)
-        for line in _introduction(params, bank, queries):
+        for line in introduction(params, bank, queries):
             progress.say(line)
         trained = _trained_best(params, bank, queries, here, tested, run, progress)
         params, task, data, rows = trained.params, trained.task, trained.data, trained.rows
@@ -167,7 +167,7 @@ def adaptation(
     return Adaptation(backbone, bank, queries, transform, here, ungrouped=params.ungrouped)
 
 
-def _introduction(params: Params, bank: Reader, queries: Reader) -> Iterator[str]:
+def introduction(params: Params, bank: Reader, queries: Reader) -> Iterator[str]:
     """Whether the images suffice, and how the encoder is measured meanwhile."""
     if len(bank) < FEW and not params.start_name:
         yield (

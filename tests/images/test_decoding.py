@@ -232,5 +232,7 @@ def test_the_time_of_a_picture_is_that_of_its_camera(tmp_path) -> None:
         file = pillow_heif.from_pillow(picture) if "heic" in name else picture
         file.save(tmp_path / name, exif=exif.tobytes())
         taken.append(decoding.taken_at(tmp_path / name))
+        of_shard = decoding.taken_at(io.BytesIO((tmp_path / name).read_bytes()))
+        assert of_shard == taken[-1] or second is None
     assert taken[1] - taken[0] == 2
     assert np.isnan(taken[2]) and np.isnan(decoding.taken_at(tmp_path / "none.jpg"))

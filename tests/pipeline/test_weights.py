@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from cl import config
+from cl.data.reader import Reader
 from cl.networks import backbones
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
-from pipeline import evaluate
+from pipeline import evaluate, pretrain
 from pipeline.composition import compose as composition
 from pipeline.composition.compose import command_for, write
 from pipeline.support import pretraining
@@ -192,6 +193,14 @@ def test_published_weights_are_a_baseline_if_they_can_be_had(prepared, tmp_path)
     assert notes["measurements"] == []
     assert "cannot be downloaded" in notes["missing"]
     assert "none.pth does not exist" in answer(str(tmp_path / "none.pth")).stderr
+
+
+def test_a_training_from_scratch_says_first_that_a_download_may_be_better(params, shard_folder) -> None:
+    readers = [Reader(shard_folder, split) for split in ("train", "val")]
+    baseline = params.baselines["random"].model_copy(update={"weights": "torchvision:resnet50"})
+    compared = params.model_copy(update={"baselines": {"published": baseline}})
+    said = [" ".join(pretrain.introduction(each, *readers)) for each in (params, compared)]
+    assert ["dvc repro baseline@published" in text for text in said] == [False, True]
 
 
 def test_init_is_the_published_baseline(tmp_path) -> None:
