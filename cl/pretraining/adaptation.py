@@ -26,6 +26,7 @@ from cl.runtime.machine import Machine
 from cl.statistics import FEWEST, MeasureDifference, PairedComparison, judge, separated
 
 MOST = 20_000  # images of each split on which encoders are compared
+UNLABELLED = 100  # images that show whether `init` tells images apart
 RUNS = 5  # on the same held-out images: that one of them says "better" by chance happens in 5 % of cases
 TAIL = 0.05 / RUNS
 CLASSES = 0.05  # that any class seems to have lost by chance
@@ -106,11 +107,9 @@ class Adaptation:
     ) -> None:
         several = len(np.unique(train.labels(train.labelled))) > 1
         self.here, self.labelled = here, several and len(val.labelled) > 0
-        positions = [r.labelled if self.labelled else np.arange(len(r)) for r in (train, val)]
-        self.sets = [
-            EvalSet(reader, transform, each[:MOST])
-            for reader, each in zip((train, val), positions, strict=True)
-        ]
+        both = (train, val)
+        some = [r.labelled[:MOST] if self.labelled else np.arange(len(r))[:UNLABELLED] for r in both]
+        self.sets = [EvalSet(reader, transform, at) for reader, at in zip(both, some, strict=True)]
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
         self.before = self._features(backbone)
         check_start(backbone, self.before[0])
