@@ -119,7 +119,7 @@ def _trained_best(
         quality.append(tested.quality(found.task.method.evaluated[0], params.seed))
     best = quality.index(max(quality))
     numbers = " and ".join(f"{each:.1f} %" for each in quality)
-    progress.say(f"training images are classified to {numbers}: arm {best + 1} is compared with init")
+    progress.say(f"{numbers} of the training images are classified correctly: arm {best + 1} is judged")
     found = _trained(arms[best], bank, queries, here, run.checkpoints(f"arm{best + 1}"), progress)
     return found._replace(arms=quality)
 
