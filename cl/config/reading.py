@@ -68,12 +68,12 @@ def check(values: dict[str, Any]) -> Params:
     return params
 
 
-def with_arm(params: Params, changes: Mapping[str, Any]) -> Params:
+def with_arm(params: Params, changes: Mapping[Any, Any]) -> Params:
     """The parameters with the changes of an arm, and without arms."""
     return check(_merged(params.model_dump(), changes) | {"arms": []})
 
 
-def _merged(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(values: dict[str, Any], changes: Mapping[Any, Any]) -> dict[str, Any]:
     both = {key: _merged(values[key], changes[key]) for key in changes if isinstance(values.get(key), dict)}
     return {**values, **changes, **both}
 

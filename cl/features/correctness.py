@@ -12,7 +12,7 @@ from cl.features.scores import checked, knn_correct, linear_correct
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    Pair = tuple[ArrayLike | Tensor, ArrayLike | Tensor]
+    Pair = tuple[ArrayLike | Tensor, ...]  # of one encoder, or of A and B
 
 SHOTS = 1, 4, 16  # labelled images per class
 DRAWS = 200  # of these images

@@ -114,7 +114,7 @@ class Adaptation:
         self.before = self._features(backbone)
         check_start(backbone, self.before[0])
         self.groups = self._groups(ungrouped=ungrouped)
-        self.bank = ~np.isin(*self.groups)  # training images of no held-out burst
+        self.bank = ~np.isin(self.groups[0], self.groups[1])  # training images of no held-out burst
         self.labels = [images.reader.labels(images.positions) for images in self.sets]
         if self.labelled and len(np.unique(self.labels[0][self.bank])) < 2:
             raise ValueError(
@@ -183,7 +183,7 @@ class Adaptation:
             [torch.cat(self.before).cpu().numpy()],
             [key.decode() for reader, at in both for key in reader.keys[at].tolist()],
             np.concatenate([reader.labels(at) for reader, at in both]),
-            np.array([reader.taken_at(position) for reader, at in both for position in at]),
+            np.array([reader.taken_at(position) for reader, at in both for position in at.tolist()]),
         )
         return np.split(groups(count + len(self.sets[1]), pairs), [count])
 
