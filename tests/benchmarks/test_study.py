@@ -216,21 +216,6 @@ def test_an_experiment_that_cannot_be_recorded_gets_one_sentence(
     assert not (results / "name.csv").exists()
 
 
-@pytest.mark.parametrize(("options", "how"), [([], "--queue"), (["--run"], "--temp")])
-def test_what_is_queued_is_left_to_the_queue(options, how, results, experiments, monkeypatch) -> None:
-    """`a` with seed 0 is in it already."""
-    state(seeds=[0])
-    asked: list[tuple[str, int, str]] = []
-    monkeypatch.setattr(stage, "_queued", lambda: {"name-a-0"})
-    monkeypatch.setattr(stage, "_experiment", lambda name, study, *what: asked.append(what))
-    monkeypatch.delenv("CL_SCRATCH", raising=False)
-    said = CliRunner().invoke(stage.main, ["name", *options]).output
-    assert asked == [("b", 0, how), ("c", 0, how)]
-    assert ("name-a-0 is in DVC's queue: `dvc queue remove name-a-0`" in said) == bool(options)
-    assert f"run `CL_SCRATCH={Path('scratch').resolve()} dvc queue start`" in said
-    assert "0 of 3 runs have finished" in said
-
-
 def test_short_runs_record_all_numbers_of_a_run(results, runs) -> None:
     """Without DVC; what is recorded is not run again."""
     commit = state(seeds=[0], comparisons=[{"arm": "a", "than": "a.npc_mean_32"}])

@@ -14,7 +14,7 @@ from cl.runtime.tensor_files import save_tensors
 from cl.statistics import judge
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
-from tests.support.resnets import TRANSFORM, save_encoder, torchvision_network
+from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import assert_refused, run_cl
 
 
@@ -81,17 +81,6 @@ def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_pa
     found = cl.compare(*both, train=tmp_path / "train", k=3)
     assert (found.copies, found.train_images + found.val_images) == (0, 32)
     assert "held out together with an equal file: 16 images" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_size_is_for_the_encoder_that_records_none(data, tmp_path) -> None:
-    torch.save(torchvision_network().state_dict(), tmp_path / "plain.pt")
-    images = {"train": data / "train", "val": data / "val", "k": 3}
-    plain = cl.load(tmp_path / "plain.pt")
-    plain.transform = plain.transform.model_copy(update={"resize": 20, "crop": 16})
-    found = cl.compare(data / "a.safetensors", tmp_path / "plain.pt", resize=20, crop=16, **images)
-    assert found == cl.compare(data / "a.safetensors", plain, **images)
-    assert found.result.overall.difference != 0
 
 
 def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project, tmp_path) -> None:

@@ -158,21 +158,6 @@ def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encod
     assert np.load(tmp_path / "names.npy").shape == (1, WIDTH)
 
 
-@pytest.mark.slow
-def test_the_size_of_images_can_be_given_where_no_file_records_it(images, tmp_path) -> None:
-    save_encoder(tmp_path / "foreign.safetensors", metadata={"network": "{}"}, stem="small")
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one/1.jpg").symlink_to(images / "folder 1/1.jpg")
-    arguments = tmp_path / "one", tmp_path / "foreign.safetensors", tmp_path / "features.npy"
-    encoder = cl.load(tmp_path / "foreign.safetensors")
-    for options, size in (((), (256, 224)), (("--resize", "20", "--crop", "16"), (20, 16))):
-        warned = "was built for about 32 px, but gets crops of 224 px" in run(*arguments, *options)
-        assert warned == (not options)
-        update = dict(zip(("resize", "crop"), size, strict=True))
-        encoder.transform = encoder.transform.model_copy(update=update)
-        close(np.load(arguments[-1]), encoder.embed(tmp_path / "one/1.jpg").numpy())
-
-
 @pytest.mark.parametrize(
     ("saved", "expected"),
     [

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from cl.networks import backbones
-from cl.networks.backbones import BackboneConfig, resnet
+from cl.networks.backbones import BackboneConfig
 from cl.networks.batch_norm import GroupBatchNorm
 from cl.objective.batch import Batch
 from cl.runtime.registry import kinds, module_of
@@ -45,16 +45,6 @@ SETTINGS = [(kind, number) for kind in kinds("networks.backbones") for number in
 def config(kind: str, number: int = 0) -> BackboneConfig:
     found: BackboneConfig = module_of("networks.backbones", kind).Config(kind=kind, **TINY[kind][number])
     return found
-
-
-def fitting(kind: str, number: int, method: str) -> BackboneConfig:
-    """One of them, or two of it for a method that needs two networks."""
-    found = config(kind, number)
-    if "two networks" not in module_of("methods", method).Config.needs_backbone:
-        return found
-    if kind != "resnet":
-        pytest.skip("only residual networks come in two for lightness and colour")
-    return found.model_copy(update={"streams": resnet.Streams(space="lab", mean=(0.5,) * 3, std=(0.25,) * 3)})
 
 
 def _batch(kind: str, option: dict, number: int, sizes: tuple[int, int]) -> Batch:

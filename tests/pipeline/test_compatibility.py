@@ -10,9 +10,7 @@ from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.registry import kinds, module_of
 from pipeline import compatibility
-from pipeline.composition.conf import CONF
 from tests.support.methods import HERE, batch_of
-from tests.support.project import compose
 from tests.support.tiny import TinyBackbone
 
 WITHOUT_NEGATIVES = {"byol": "pairs", "simsiam": "pairs", "two_views": "two views"}
@@ -23,10 +21,6 @@ WITH_NEGATIVES = IN_BATCH | MEMORIES | BANKS | PROTOTYPES
 PREDICTING = {"byol", "moco_v3", "nnclr", "simsiam"}
 CONTRASTIVE_LOSSES = {"infonce", "dcl", "dclw", "debiased", "invariant_spread", "jcl", "nce", "sigmoid"}
 OTHER_LOSSES = {"cosine": "pairs", "barlow_twins": "two views", "vicreg": "two views"}
-BACKBONES = sorted(path.stem for path in (CONF / "backbone").glob("*.yaml"))
-# Methods with views or patches that are too small for a network: pieces of 12 or 16 px.
-SMALL_PIECES = {"timm": {"cpc_v2", "dino", "fast_moco", "pirl", "swav"}}
-SMALL_PIECES |= {name: {"pirl"} for name in ("vit_tiny", "vit_small", "vit_base")}
 
 
 def expected(cell: Cell) -> tuple[str, ...] | None:
@@ -84,26 +78,6 @@ def test_combinations_that_run_train_a_step(method) -> None:
     for cell in cells(method):
         if not cell.refusal:
             train_one_step(cell.values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backbone", BACKBONES)
-def test_every_method_goes_with_every_backbone(tmp_path, backbone) -> None:
-    """But CMC needs two networks, and some images are too small."""
-    values = compose(tmp_path, f"backbone={backbone}")
-    chosen = {key: values[key] for key in ("backbone", "transfers")}
-    for method in compatibility.methods():
-        refusal = ""
-        try:
-            config.check(composed(f"method={method}") | chosen)
-        except ValueError as error:
-            refusal = str(error)
-        if method == "cmc" and not backbone.endswith("_lab"):
-            assert "method.kind=cmc needs two networks" in refusal
-        elif method in SMALL_PIECES.get(backbone, ()):
-            assert "does not take the images of 1" in refusal, method
-        else:
-            assert refusal == "", method
 
 
 @pytest.mark.parametrize("method", compatibility.methods())

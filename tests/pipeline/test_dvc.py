@@ -276,11 +276,3 @@ def test_a_run_starts_from_the_backbone_of_an_experiment_or_continues_one(clone,
     clone.run("git", "checkout", "-q", "params.yaml")
     clone.dvc("checkout", "--force")
     assert clone.dvc("status").split() == ["check:", "always", "changed"]
-
-
-@pytest.mark.slow
-def test_a_temporary_run_says_how_to_make_it_resumable(clone) -> None:
-    output = clone.exp(*SIZES, "loss=infonce", options=("--temp",))
-    assert "set CL_SCRATCH to an absolute folder to make it resumable" in output
-    assert "Ran experiment" in output
-    assert re.search(r"`dvc exp apply \w+-\w+` brings the results", output)
