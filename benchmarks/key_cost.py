@@ -70,7 +70,7 @@ def steps(images: int, keys: int, device: torch.device, *overrides: str) -> dict
 def losses(queries: Tensor, keys: Tensor, negatives: Tensor) -> dict[str, Callable[[], object]]:
     """Functions that compute the gradient at the queries, by label."""
     others = Negatives(negatives)
-    plain = infonce.Config(kind="infonce", alpha=None)
+    plain = infonce.Config(kind="infonce", alpha=None, positives="each")
     joint = jcl.Config(kind="jcl", strength=1.0, ramp=False)
     timed: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda q: vanilla(q, keys, others),
@@ -94,7 +94,7 @@ def vanilla(queries: Tensor, keys: Tensor, negatives: Negatives) -> Tensor:
     """Mean of InfoNCE over the N M' pairs of a query (N, D) and one of its keys (N, M', D)."""
     repeated = queries.repeat_interleave(keys.shape[1], 0)
     contrast = Contrast(repeated, keys.flatten(0, 1)[:, None], negatives)
-    return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 1.0)
+    return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None, positives="each"), 1.0)
 
 
 def gradient(queries: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:

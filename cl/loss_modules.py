@@ -190,7 +190,7 @@ class InfoNCELoss(_Contrastive):
     """
 
     kind = infonce
-    fixed: ClassVar = {"alpha": None}
+    fixed: ClassVar = {"alpha": None, "positives": "each"}
     temperature: float | Tensor = 0.5
     memory_bank_size: Size = 0
     gather_distributed: bool = False
@@ -209,6 +209,7 @@ class EqCoLoss(_Contrastive):
 
     kind = infonce
     names: ClassVar = {"alpha": "alpha"}
+    fixed: ClassVar = {"positives": "each"}
     temperature: float | Tensor = 0.1
     alpha: float = field(default=65536, kw_only=True)
 

@@ -27,7 +27,7 @@ from cl.objective.terms import Contrast
 
 SOURCE = Source("lightly-ai/lightly", "e8d317f", "tests/loss/test_ntx_ent_loss.py")
 FILES = ("test_ntx_ent_loss.py", "test_dcl_loss.py")
-INFONCE = infonce.Config(kind="infonce", alpha=None)
+INFONCE = infonce.Config(kind="infonce", alpha=None, positives="each")
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class RepeatedBatch:
         self.transform = transform(params.dataset)
         images, colour_params = zip(*(random_images(view, size) for view in self.views), strict=True)
         labels, positions = torch.zeros(size, dtype=torch.int64), torch.arange(size)
-        self.batch = HostBatch(list(images), torch.stack(colour_params), labels, positions, None)
+        self.batch = HostBatch(list(images), torch.stack(colour_params), labels, positions, None, None, None)
         self.seconds = float("nan")
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:

@@ -245,6 +245,8 @@ def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
 @TABLE
 @encoder_options
 @size_options
+@click.option("--predict", metavar="COLUMN", help="Also measure how well the features predict this column.")
+@click.option("--across", metavar="COLUMN", help="Also classify the images of each value by those of others.")
 @entry_point
 def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     """Measure how well the features of an encoder separate the classes of labelled images.
@@ -260,11 +262,12 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
 
     evaluation = evaluate(val=val or None, **options)
     _echo_counts(evaluation)
+    width = max(20, *(len(row.measure) for row in evaluation.rows()))
     for row in evaluation.rows():
         within = "(one group of images: no interval)"
         if row.low is not None:
             within = f"[{row.low:.1f}, {row.high:.1f}]"
-        echo(f"{row.measure:<20} {row.percent:5.1f} % {within}")
+        echo(f"{row.measure:<{width}} {row.percent:5.1f} % {within}")
 
 
 @main.command("export", short_help="Write an encoder in the format of another program.")

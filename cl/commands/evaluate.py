@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
+from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs.tables import target_of
@@ -60,6 +61,7 @@ class Evaluation:
     pixels: kNN on the pixels instead of features, as in `cl.features.extraction.Pixels`.
     majority: every image gets the most frequent class of the training images.
     independent: how many independent images each of these four counts; 0 if all are of one group.
+    columns: the measures of `predict` and `across`.
     """
 
     knn: float
@@ -71,6 +73,7 @@ class Evaluation:
     val_images: int
     classes: int
     independent: tuple[float, ...]
+    columns: tuple[Accuracy, ...] = ()
 
     def rows(self) -> Iterator[Accuracy]:
         """Every measure."""
@@ -82,6 +85,7 @@ class Evaluation:
         }
         for (measure, percent), images in zip(measures.items(), self.independent, strict=True):
             yield Accuracy(measure, percent, *(interval(percent, images) or (None, None)))
+        yield from self.columns
 
 
 def evaluate(
@@ -95,6 +99,8 @@ def evaluate(
     holdout: float = 0.2,
     ungrouped: bool = False,
     k: int = 20,
+    predict: str | None = None,
+    across: str | None = None,
     to: File | None = None,
     prefix: str | None = None,
     resize: int | None = None,
@@ -119,6 +125,9 @@ def evaluate(
         ungrouped: each image stands alone. Otherwise bursts (`cl.features.series`) are groups, if there are
             no others.
         k: number of neighbours.
+        predict: a column of `labels`, such as site: how well the features predict it.
+        across: a column of `labels`: the class of the images of each value is found from the training images
+            of the other values; also that of the value where the fewest are right.
         to: a .csv or .parquet file to write, with the fields of `Accuracy` as columns.
         prefix, resize, crop: as in `embed`.
 
@@ -131,7 +140,9 @@ def evaluate(
     if is_untrained(loaded.network):
         say("warning: the encoder was never trained: every bias of its normalisation layers is 0")
     both = _WithPixels.of(loaded, resize, crop)
-    table = opened_table(labels, columns, separator)
+    options = {"--predict": predict, "--across": across}
+    others = {option: name for option, name in options.items() if name}
+    table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(
         train,
         val,
@@ -144,15 +155,21 @@ def evaluate(
     )
     if copies:
         say(f"left out validation images that are also training images: {copies}")
-    parts = (np.split(images.features, [loaded.width], axis=1) for images in (bank, queries))
-    rows, pixels = (
-        checked(known, bank.labels, asked, queries.labels) for known, asked in zip(*parts, strict=True)
-    )
-    classes, counts = np.unique(bank.labels, return_counts=True)
-    correct = knn_correct(*rows, k=k), linear_correct(*rows), knn_correct(*pixels, k=k)
-    right = [each.numpy().astype(float) for each in correct]
-    right.append((queries.labels == classes[counts.argmax()]).astype(float))
+    bank, known_pixels = _apart(bank, loaded.width)
+    queries, asked_pixels = _apart(queries, loaded.width)
+    right = _right(bank.features, bank.labels, queries.features, queries.labels, k)
+    pixels = checked(known_pixels, bank.labels, asked_pixels, queries.labels)
+    right.insert(2, knn_correct(*pixels, k=k).numpy().astype(float))
     knn, linear, raw, majority = (100 * float(each.mean()) for each in right)
+    rows: list[Accuracy] = []
+    for option, name in others.items():
+        assert table
+        known, truth = (table.cells(option, images.names, images.files) for images in (bank, queries))
+        if len({*known} - {""}) < 2:
+            raise ValueError(
+                f"{option} {name}: the training images have fewer than two values; choose another column"
+            )
+        rows += (_predicted if option == "--predict" else _across)(name, bank, queries, known, truth, k)
     evaluation = Evaluation(
         knn=knn,
         linear=linear,
@@ -161,9 +178,59 @@ def evaluate(
         k=k,
         train_images=len(bank),
         val_images=len(queries),
-        classes=len({*classes, *queries.labels}),
+        classes=len({*bank.labels, *queries.labels}),
         independent=tuple(independent(each, queries.together) for each in right),
+        columns=tuple(rows),
     )
     if target:
         write_table(target, columns_of(Accuracy, [*evaluation.rows()]))
     return evaluation
+
+
+def _apart(images: LabelledImages, width: int) -> tuple[LabelledImages, np.ndarray]:
+    """The images with the encoder's features alone, and their pixels."""
+    features, pixels = np.split(images.features, [width], axis=1)
+    return replace(images, features=features), pixels
+
+
+def _right(
+    bank: np.ndarray, known: np.ndarray, queries: np.ndarray, truth: np.ndarray, k: int
+) -> list[np.ndarray]:
+    """(M,) of 0 or 1: which queries kNN, logistic regression and the most frequent class find."""
+    rows = checked(bank, known, queries, truth)
+    classes, counts = np.unique(known, return_counts=True)
+    found = knn_correct(*rows, k=k).numpy(), linear_correct(*rows).numpy(), truth == classes[counts.argmax()]
+    return [each.astype(float) for each in found]
+
+
+def _accuracy(measure: str, right: np.ndarray, together: np.ndarray) -> Accuracy:
+    percent = 100 * float(right.mean())
+    return Accuracy(measure, percent, *(interval(percent, independent(right, together)) or (None, None)))
+
+
+def _predicted(
+    name: str, bank: LabelledImages, queries: LabelledImages, known: np.ndarray, truth: np.ndarray, k: int
+) -> Iterator[Accuracy]:
+    """How often the value of a column is found from the features, of the images that have one."""
+    train, val = known != "", truth != ""
+    k = min(k, int(train.sum()))
+    right = _right(bank.features[train], known[train], queries.features[val], truth[val], k)
+    for measure, each in zip(("kNN", "logistic regression", "most frequent"), right, strict=True):
+        yield _accuracy(f"{name}: {measure}", each, queries.together[val])
+
+
+def _across(
+    name: str, bank: LabelledImages, queries: LabelledImages, known: np.ndarray, values: np.ndarray, k: int
+) -> Iterator[Accuracy]:
+    """How often the class is found from images of other values of a column; and for the worst value."""
+    right = np.zeros((2, len(queries)))
+    for value in np.unique(values):
+        train, val = known != value, values == value
+        few = min(k, int(train.sum()))
+        sides = bank.features[train], bank.labels[train], queries.features[val], queries.labels[val]
+        right[:, val] = _right(*sides, few)[:2]
+    for measure, each in zip(("kNN", "logistic regression"), right, strict=True):
+        yield _accuracy(f"across {name}: {measure}", each, queries.together)
+        worst = min(np.unique(values), key=lambda value: each[values == value].mean())
+        own = values == worst
+        yield _accuracy(f"worst {name} ({worst or 'none'}): {measure}", each[own], queries.together[own])

@@ -4,6 +4,9 @@ The samples of step t depend only on (seed, t, number of samples, batch size), s
 after a resume and with any number of workers and processes. No sample appears twice in an epoch; the
 incomplete last batch is dropped. A batch is divided among processes by chunk, so most chunks are read by one
 or two processes instead of all.
+
+Where images of one value of a column are drawn together (`Neighbours`), the order is shuffled over the whole
+split instead, and a batch is divided between such images.
 """
 
 from dataclasses import dataclass
@@ -27,14 +30,10 @@ class Order:
 
     def __init__(self, samples: int, seed: int, epoch: int) -> None:
         self.samples, self.seed, self.epoch = samples, seed, epoch
-        self._chunks = self._generator(0).permutation(-(-samples // CHUNK))
+        self._chunks = _generator(seed, epoch, 0).permutation(-(-samples // CHUNK))
         # The last chunk may be short, so later places in this epoch shift by the gap.
         self._gap = -samples % CHUNK
         self._short = int(np.flatnonzero(self._chunks == len(self._chunks) - 1)[0])
-
-    def _generator(self, stream: int) -> np.random.Generator:
-        philox = np.random.Philox(key=[self.seed, ORDER_STREAM], counter=[0, self.epoch, stream, 0])
-        return np.random.Generator(philox)
 
     @lru_cache(maxsize=4)  # noqa: B019, few orders are in use
     def window(self, number: int) -> np.ndarray:
@@ -42,7 +41,7 @@ class Order:
         chunks = self._chunks[number * WINDOW : (number + 1) * WINDOW]
         positions = (chunks[:, None] * CHUNK + np.arange(CHUNK)).reshape(-1)
         positions = positions[positions < self.samples]
-        self._generator(number + 1).shuffle(positions)
+        _generator(self.seed, self.epoch, number + 1).shuffle(positions)
         return positions
 
     def _start(self, number: int) -> int:
@@ -59,10 +58,78 @@ class Order:
         return np.concatenate(parts)
 
 
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Which images follow each other in a batch, as far as a value has enough of them.
+
+    positive: (n,) int64, equal for images that are positives of each other; `per_value` of these are drawn
+        together. None: images are drawn one by one.
+    within: (n,) int64, equal for images that are negatives of each other; `per_batch` runs of equal ones make
+        a batch. A run takes the value of the first of images that are drawn together. None: no runs.
+    """
+
+    positive: np.ndarray | None
+    within: np.ndarray | None
+    per_value: int
+    per_batch: int
+
+    @property
+    def together(self) -> int:
+        """How many images are drawn together."""
+        return 1 if self.positive is None else self.per_value
+
+    def check(self, batch_size: int, share: int) -> None:
+        """Raises ValueError if images drawn together do not fill batches and processes' shares of them."""
+        runs = 1 if self.within is None else self.per_batch
+        if share % self.together or batch_size % (runs * self.together):
+            raise ValueError(
+                f"batch_size={batch_size}, {share} images on each process, must be a multiple of "
+                f"{runs * self.together}: {runs} times {self.together} images are drawn together; choose one "
+                "that is, or change dataset.per_value or dataset.within_values"
+            )
+
+    def order(self, samples: int, batch_size: int, rng: np.random.Generator) -> np.ndarray:
+        """The positions of an epoch; fewer than a batch are left out."""
+        units = np.arange(samples)[:, None]  # images drawn together, one row for each set
+        run = batch_size // (self.per_batch * self.together)
+        for values, length in ((self.positive, self.per_value), (self.within, run)):
+            if values is not None:
+                runs = _runs(values[units[:, 0]], length, rng)
+                units = units[runs].reshape(len(runs), -1)
+        return units.reshape(-1)
+
+
+def _runs(values: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
+    """(n // length, length) positions of `values` (n,), in random rows of one value while there are enough.
+
+    What a value has left over fills further rows, beside the rest of another random value.
+    """
+    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(values))
+    shuffled = rng.permutation(len(counts))  # the values in random order
+    order = order[np.argsort(shuffled[codes[order]], kind="stable")]
+    counts = counts[np.argsort(shuffled)]
+    place = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its value
+    whole = place < np.repeat(counts // length * length, counts)
+    rows = np.concatenate([order[whole], order[~whole]])
+    return rng.permutation(rows[: len(rows) // length * length].reshape(-1, length))
+
+
 @lru_cache(maxsize=2)
 def epoch_order(samples: int, seed: int, epoch: int) -> Order:
     """The order of an epoch, cached for the last two epochs."""
     return Order(samples, seed, epoch)
+
+
+@lru_cache(maxsize=2)
+def grouped_order(neighbours: Neighbours, samples: int, batch_size: int, seed: int, epoch: int) -> np.ndarray:
+    """The positions of an epoch in which images are drawn together; cached as `epoch_order`."""
+    return neighbours.order(samples, batch_size, _generator(seed, epoch, 0))
+
+
+def _generator(seed: int, epoch: int, stream: int) -> np.random.Generator:
+    philox = np.random.Philox(key=[seed, ORDER_STREAM], counter=[0, epoch, stream, 0])
+    return np.random.Generator(philox)
 
 
 @dataclass(frozen=True)
@@ -70,6 +137,7 @@ class Plan:
     """The samples of each step on one of `ranks` processes, which share every batch equally.
 
     first_epoch: the epoch of step 0; not 0 in a run that continues another.
+    neighbours: which images are drawn together; None: each image is drawn by itself.
     """
 
     samples: int
@@ -78,6 +146,7 @@ class Plan:
     rank: int = 0
     ranks: int = 1
     first_epoch: int = 0
+    neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size > self.samples:
@@ -86,6 +155,8 @@ class Plan:
             )
         if self.batch_size % self.ranks:
             raise ValueError(f"batch_size={self.batch_size} must be a multiple of the {self.ranks} processes")
+        if self.neighbours:
+            self.neighbours.check(self.batch_size, self.share)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -107,6 +178,9 @@ class Plan:
         epochs, place = divmod(step, self.steps_per_epoch)
         epoch = self.first_epoch + epochs
         start, mine = place * self.batch_size, self.rank * self.share
+        if self.neighbours:
+            order = grouped_order(self.neighbours, self.samples, self.batch_size, self.seed, epoch)
+            return epoch, order[start + mine : start + mine + self.share]
         batch = epoch_order(self.samples, self.seed, epoch)[start : start + self.batch_size]
         by_chunk = np.argsort(batch // CHUNK * SCATTER % 2**32, kind="stable")
         return epoch, batch[by_chunk[mine : mine + self.share]]

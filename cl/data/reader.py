@@ -90,6 +90,18 @@ class Reader:
             return None
         return _rows(self._folder / f"{self._split}_groups.npy")
 
+    @cached_property
+    def values(self) -> dict[str, np.ndarray]:
+        """(n,) int64 for `positive` and `within`, where the data has them: equal for images of one value.
+
+        An image without a value has a number of its own.
+        """
+        found = {}
+        for role in self.manifest.splits[self._split].values:
+            numbers = _rows(self._folder / f"{self._split}_{role}.npy")
+            found[role] = np.where(numbers < 0, -1 - np.arange(len(numbers)), numbers)
+        return found
+
     @property
     def labelled(self) -> np.ndarray:
         """(m,) int64: the positions of the labelled images, ascending."""

@@ -85,12 +85,21 @@ class TrainSet:
     def batch(self, step: int, images: list[np.ndarray], colour_params: np.ndarray) -> HostBatch:
         """The batch of a step, from the arrays that `fill` wrote."""
         positions, groups = self.samples(step)[1], self.reader.groups
+        values = {role: torch.from_numpy(each[positions]) for role, each in self.reader.values.items()}
+        if (
+            groups is None and "within" in values
+        ):  # else older keys of an image without a value were negatives
+            groups = np.full(len(self.reader), -1)
+        together = self.plan.neighbours.together if self.plan.neighbours else 1
+        positive = values["positive"].unflatten(0, (-1, together)) if together > 1 else None
         return HostBatch(
             [_channels_first(x) for x in images],
             torch.from_numpy(colour_params).transpose(0, 1),
             torch.from_numpy(self.reader.labels(positions)),
             torch.from_numpy(positions),
             None if groups is None else torch.from_numpy(groups[positions]),
+            positive,
+            values.get("within"),
         )
 
     def inputs(self, here: Machine) -> ToDevice:

@@ -21,7 +21,7 @@ class HostBatch:
 
     images: V tensors (N, 3, S, S) uint8.
     colour_params: (V, N, DRAWS); each row is a `cl.data.views.ColourParams`.
-    labels, positions, groups: (N,) int64, as in `cl.objective.batch.Batch`.
+    labels, positions, groups, positive, within: int64, as in `cl.objective.batch.Batch`.
     """
 
     images: list[Tensor]
@@ -29,6 +29,8 @@ class HostBatch:
     labels: Tensor
     positions: Tensor
     groups: Tensor | None
+    positive: Tensor | None
+    within: Tensor | None
 
 
 class ToDevice:
@@ -52,7 +54,8 @@ class ToDevice:
             ready = self._batch(batch)
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
-        for tensor in (*ready.views, ready.labels, ready.positions, ready.groups):
+        others = ready.groups, ready.positive, ready.within
+        for tensor in (*ready.views, ready.labels, ready.positions, *others):
             if tensor is not None:
                 tensor.record_stream(current)
         return ready
@@ -72,5 +75,8 @@ class ToDevice:
             ready = augment(images, params, view, mean=self.mean, std=self.std, fused=self.fused)
             views += ready.chunk(count)
         labels, positions = (to_device(x, self.device) for x in (batch.labels, batch.positions))
-        groups = None if batch.groups is None else to_device(batch.groups, self.device)
-        return Batch(views, labels, positions, groups)
+        others = (
+            None if x is None else to_device(x, self.device)
+            for x in (batch.groups, batch.positive, batch.within)
+        )
+        return Batch(views, labels, positions, *others)

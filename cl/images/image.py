@@ -19,6 +19,8 @@ class Image:
     """An image file and the number of its class, or UNLABELLED.
 
     group: images of one group are never negatives of each other and stay in one split; "" for none.
+    positive, within: images of one value are positives of each other, and have only each other as negatives;
+        "" for none.
     status: size and version when the source listed the image; None if the source did not look.
     """
 
@@ -26,6 +28,8 @@ class Image:
     path: Path
     label: int
     group: str = field(default="", kw_only=True)
+    positive: str = field(default="", kw_only=True)
+    within: str = field(default="", kw_only=True)
     status: str | None = field(default=None, kw_only=True, compare=False)
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 from cl.images.image import UNLABELLED, Image, StoredImage
 from cl.runtime.stores import is_url
 
+VALUES = "group", "positive", "within"  # fields of `Image` that name what an image belongs to
 MAX_KEY_BYTES = 200  # the longest key decides how much memory each takes
 
 
@@ -85,14 +86,15 @@ class Listing(Images):
         self._file, self._ends = tempfile.TemporaryFile(), array("Q", [0])  # noqa: SIM115, stays open
         self._rows: mmap.mmap | None = None
 
-    def add(self, name: str, status: str | None, label: int = UNLABELLED, group: str = "") -> None:
+    def add(self, name: str, status: str | None, label: int = UNLABELLED, **values: str) -> None:
         """Add a file by its path below the root, which must already be in the keys.
 
         Args:
             status: the file's size and version; None: look them up later.
+            values: fields of `Image`: group, positive, within.
         """
         assert self._rows is None
-        row = "\0".join((name, status or "", str(label), group)).encode()
+        row = "\0".join((name, status or "", str(label), *(values.get(each, "") for each in VALUES))).encode()
         self._file.write(row)
         self._ends.append(self._ends[-1] + len(row))
 
@@ -105,11 +107,12 @@ class Listing(Images):
             self._rows = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
             self._file.close()
         row = self._rows[self._ends[position] : self._ends[position + 1]]
-        name, status, label, group = row.decode().split("\0", 3)
+        name, status, label, *cells = row.decode().split("\0")
+        values = dict(zip(VALUES, cells, strict=True))
         place, key = f"{self._root}/{name}", self._keys.of(name)
         if is_url(place):
-            return StoredImage(key, Path(name), int(label), place, group=group, status=status)
-        return Image(key, Path(place), int(label), group=group, status=status or None)
+            return StoredImage(key, Path(name), int(label), place, status=status, **values)
+        return Image(key, Path(place), int(label), status=status or None, **values)
 
 
 class Subset(Images):

@@ -92,13 +92,14 @@ def on_disk(folder: Path, name: str) -> str:
 
 
 class ImageRow(NamedTuple):
-    """A row of a table and its number; an empty cell is None."""
+    """A row of a table and its number; an empty cell is None. others: of the columns given by name."""
 
     number: int
     path: str
     label: str | None = None
     group: str | None = None
     split: str | None = None
+    others: tuple[str | None, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -114,23 +115,28 @@ class Table(NamedTuple):
     about: str
 
 
-def read(table: Path, names: Mapping[str, str], naming: str = "") -> Table:
+def read(
+    table: Path, names: Mapping[str, str], naming: str = "", others: Mapping[str, str] | None = None
+) -> Table:
     """Read a table of images.
 
     Args:
         names: what the table calls each of COLUMNS to read. One that has its own name may be there under a
             synonym instead. `red,blue` for label: columns with a 1 for the images of these classes.
         naming: the option that names a column, for messages, such as "--column {}"; "" if there is none.
+        others: further columns, or some of COLUMNS again, by the options that name them.
 
     Raises:
         ValueError: the table is damaged, lacks `path` or a column with another name than its own, or has two
             for one; or a row has no path, a URL, a path with backslashes, or a control character.
     """
-    content, about = _columns(table, names, naming)
+    others = others or {}
+    content, about = _columns(table, names, naming, others)
     empty: list[str | None] = [None] * len(content["path"])
     first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
     rows = []
-    for number, cells in enumerate(zip(*(content.get(name, empty) for name in COLUMNS), strict=True), first):
+    columns = [*COLUMNS, *others]
+    for number, cells in enumerate(zip(*(content.get(name, empty) for name in columns), strict=True), first):
         path, place = cells[0], f"{table}, row {number}"
         if not any(cells):
             continue
@@ -142,18 +148,20 @@ def read(table: Path, names: Mapping[str, str], naming: str = "") -> Table:
             raise ValueError(
                 f"{place}: {path} is a URL; download the images, and write the paths of the files"
             )
-        for name, cell in zip(COLUMNS, cells, strict=True):
+        for name, cell in zip(columns, cells, strict=True):
             check_printable(cell or "", f"{place}, {name}")
-        rows.append(ImageRow(number, path, *cells[1:]))
+        _, label, group, split = cells[: len(COLUMNS)]
+        rows.append(ImageRow(number, path, label, group, split, cells[len(COLUMNS) :]))
     return Table(rows, [*content], about)
 
 
-def _columns(table: Path, names: Mapping[str, str], naming: str) -> tuple[dict[str, list[str | None]], str]:
+def _columns(
+    table: Path, names: Mapping[str, str], naming: str, others: Mapping[str, str]
+) -> tuple[dict[str, list[str | None]], str]:
     """The cells of each of the columns, see `read`; one line with the used and the ignored columns."""
     one_hot = names.get("label", "").split(",")
-    parsed = _read_as_text(
-        table, lambda name: name in (*names.values(), *one_hot) or column_of(name) in names
-    )
+    named = *names.values(), *others.values()
+    parsed = _read_as_text(table, lambda name: name in (*named, *one_hot) or column_of(name) in names)
     every, found, used = parsed.column_names, dict[str, list[str | None]](), dict[str, str]()
     for column, name in names.items():
         synonyms = [other for other in every if column_of(other) == column and other not in names.values()]
@@ -163,10 +171,7 @@ def _columns(table: Path, names: Mapping[str, str], naming: str) -> tuple[dict[s
                 f"{table} has the columns {' and '.join(here)} for one {column}; remove or rename one"
             )
         if here:
-            cells = [_cell(cell) for cell in parsed.column(every.index(here[0])).to_pylist()]
-            if column != "path":  # `on_disk` finds the file
-                cells = [cell and normalize("NFC", cell) for cell in cells]
-            found[column] = cells
+            found[column] = _cells(parsed, here[0], is_path=column == "path")
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
         elif column == "label" and len(one_hot) > 1 and all(every.count(each) == 1 for each in one_hot):
             found[column] = _from_one_hot(parsed.select(one_hot).to_pylist())
@@ -181,9 +186,23 @@ def _columns(table: Path, names: Mapping[str, str], naming: str) -> tuple[dict[s
                 else "call one of them path"
             )
             raise ValueError(f"{table} has the columns {', '.join(every)}; {remedy}")
+    for option, name in others.items():
+        if name in found:  # a column of COLUMNS, whatever the table calls it
+            found[option] = found[name]
+        elif every.count(name) == 1:
+            found[option] = _cells(parsed, name)
+        else:
+            raise ValueError(f"{option}={name}, but {table} has the columns {', '.join(every)}; choose one")
+        used[name] = f"{used.get(name, name)} as {option}"
     ignored = ", ".join(name or "''" for name in every if name not in used)
     about = f"{table}: columns {', '.join(used.values())}"
     return found, about + (f"; ignored: {ignored}" if ignored else "")
+
+
+def _cells(parsed: Any, name: str, *, is_path: bool = False) -> list[str | None]:
+    """The cells of a column; `on_disk` finds the file of a path, whatever its accents."""
+    cells = [_cell(cell) for cell in parsed.column(name).to_pylist()]
+    return cells if is_path else [cell and normalize("NFC", cell) for cell in cells]
 
 
 def _from_one_hot(rows: list[dict[str, str | None]]) -> list[str | None]:

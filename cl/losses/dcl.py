@@ -12,7 +12,7 @@ from cl.objective.traits import Traits
 class Config(LossConfig):
     """No parameters."""
 
-    gives: ClassVar[Traits] = {"decoupled"}
+    gives: ClassVar[Traits] = {"decoupled", "columns"}
     kind: Literal["dcl"]
 
 

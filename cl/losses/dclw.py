@@ -17,7 +17,7 @@ class Config(LossConfig):
     detach_weight: whether gradients stop at the weights.
     """
 
-    gives: ClassVar[Traits] = {"decoupled"}
+    gives: ClassVar[Traits] = {"decoupled", "columns"}
     kind: Literal["dclw"]
     sigma: float = Field(gt=0)
     detach_weight: bool

@@ -19,6 +19,7 @@ class Config(LossConfig):
     """
 
     needs: ClassVar[Traits] = {"contrasts", "several positives"}
+    gives: ClassVar[Traits] = {"columns"}
     kind: Literal["jcl"]
     strength: float = Field(ge=0)
     ramp: bool
@@ -33,7 +34,8 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     InfoNCE against the mean key.
     """
     logits = contrast.positive_logits()  # (N, P)
-    mean = logits.mean(1)
+    mean = contrast.mean_over_positives(logits)
     strength = config.strength * (progress if config.ramp else 1.0)
-    joint = mean + strength / 2 * logits.var(1, correction=0)
+    variance = contrast.mean_over_positives((logits - mean[:, None]).square())
+    joint = mean + strength / 2 * variance
     return contrast.mean_over_queries(torch.logaddexp(joint, contrast.negative_log_partition()) - mean)

@@ -13,7 +13,7 @@ from cl.networks import backbones, heads, patches
 from cl.networks.passes import l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
-from cl.objective.terms import Contrast
+from cl.objective.terms import Contrast, of_same_value
 from cl.objective.traits import Traits
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, ranks
@@ -82,6 +82,7 @@ class Setup:
     temperature: None if the method's terms have no temperature.
     bn_groups: batch-norm groups in the batch of all ranks; the task that trains the method applies them.
     images: the number of images in the training split.
+    within: whether only images of one value are negatives of each other.
     """
 
     backbone: backbones.Backbone
@@ -90,6 +91,7 @@ class Setup:
     bn_groups: int
     seed: int
     images: int
+    within: bool = False
 
 
 class BaseMethod(nn.Module):
@@ -130,11 +132,31 @@ class BaseMethod(nn.Module):
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
 
     def contrast(
-        self, queries: Tensor, positives: Tensor, negatives: Negatives, log_normalizer: Tensor | None = None
+        self,
+        queries: Tensor,
+        positives: Tensor,
+        negatives: Negatives,
+        log_normalizer: Tensor | None = None,
+        others: tuple[Tensor, Tensor] | None = None,
     ) -> Contrast:
-        """A contrast at the method's temperature; the arguments are fields of `Contrast`."""
+        """A contrast at the method's temperature; the arguments are fields of `Contrast`.
+
+        others: further positives from `of_same_value`, and which of them count.
+        """
         assert self.temperature is not None, "contrasts have a temperature"
-        return Contrast(queries, positives, negatives, self.temperature, log_normalizer=log_normalizer)
+        is_positive = None
+        if others is not None:
+            own = others[1].new_ones(positives.shape[:2])
+            is_positive = torch.cat([own, others[1]], 1)
+            positives = torch.cat([positives, others[0]], 1)
+        return Contrast(
+            queries,
+            positives,
+            negatives,
+            self.temperature,
+            log_normalizer=log_normalizer,
+            is_positive=is_positive,
+        )
 
     def contrast_in_batch(
         self, queries: Tensor, keys: Tensor, batch: Batch, all_keys: Tensor | None = None
@@ -146,7 +168,9 @@ class BaseMethod(nn.Module):
         e = queries.shape[1]
         rows = gather(keys) if all_keys is None else all_keys
         negatives = Negatives.of_other_images(rows, batch, queries=e)
-        return self.contrast(queries.flatten(0, 1), keys.repeat_interleave(e, 0)[:, None], negatives)
+        others = of_same_value(keys[:, None], batch, queries=e)
+        positives = keys.repeat_interleave(e, 0)[:, None]
+        return self.contrast(queries.flatten(0, 1), positives, negatives, others=others)
 
     def generator(self, purpose: str, later: int = 0) -> torch.Generator:
         """A generator on the CPU for this step, or `later` steps on; seeded by (seed, step, purpose)."""

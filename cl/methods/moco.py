@@ -22,7 +22,7 @@ class Config(QueueMethodConfig):
     symmetric: the first view's keys are contrasted and enqueued too.
     """
 
-    gives: ClassVar[Traits] = {*QueueMethodConfig.gives, "several positives"}
+    gives: ClassVar[Traits] = {*QueueMethodConfig.gives, "several positives", "columns"}
     kind: Literal["moco"]
     keys: Literal["second", "rest"]
     symmetric: bool

@@ -1,6 +1,6 @@
 """SimCLR: both views of every image against all other views in the batch."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,7 +12,8 @@ from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
-from cl.objective.terms import Contrast, all_against_all
+from cl.objective.terms import Contrast, all_against_all, of_same_value
+from cl.objective.traits import Traits
 from cl.runtime.distributed import gather, ranks
 from cl.runtime.machine import to_device
 
@@ -24,6 +25,7 @@ class Config(MethodConfig):
     negatives: how many of the pool each query samples for itself (EqCo, section 2.3); null for all.
     """
 
+    gives: ClassVar[Traits] = {"contrasts", "columns"}
     kind: Literal["simclr"]
     pool: Literal["both_views", "other_view"]
     negatives: int | None = Field(gt=0)
@@ -48,7 +50,8 @@ class Method(BaseMethod):
         """
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         if len(batch.views) == 2 and self.pool == "both_views" and self.negatives is None:
-            return [self.contrast(*all_against_all(embeddings, batch))]
+            others = of_same_value(torch.stack(embeddings, 1), batch, queries=2)
+            return [self.contrast(*all_against_all(embeddings, batch), others=others)]
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
         pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
         draws = self.generator("negatives")
@@ -67,4 +70,5 @@ class Method(BaseMethod):
             columns = sample_columns(len(queries), self.negatives, draws, width=width, shared=False)
             selected = to_device(columns, queries.device)
         negatives = Negatives.of_other_images(pool, batch, selected)
-        return self.contrast(queries, positives[:, None], negatives)
+        own = positives[:, None]
+        return self.contrast(queries, own, negatives, others=of_same_value(own, batch))

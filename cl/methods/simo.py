@@ -1,6 +1,6 @@
 """SiMo: MoCo without a queue; the negatives are momentum keys of the other images in the batch."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,7 +10,8 @@ from cl.networks.passes import in_passes
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
-from cl.objective.terms import Contrast
+from cl.objective.terms import Contrast, of_same_value
+from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
 from cl.runtime.machine import to_device
 
@@ -23,6 +24,7 @@ class Config(MethodConfig):
         `per_query`: for each query; null if `negatives` is null.
     """
 
+    gives: ClassVar[Traits] = {"contrasts", "columns"}
     kind: Literal["simo"]
     ema: Ema
     shuffle: bool
@@ -62,7 +64,8 @@ class Method(BaseMethod):
         draws, shared = self.generator("negatives"), self.config.sampling == "shared"
         columns = sample_columns(len(keys), self.config.negatives, draws, width=1, shared=shared)
         negatives = Negatives.of_other_images(gather(keys), batch, to_device(columns, keys.device))
-        return [self.contrast(q, keys[:, None], negatives) for q in queries]
+        others = of_same_value(keys[:, None], batch)
+        return [self.contrast(q, keys[:, None], negatives, others=others) for q in queries]
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder."""

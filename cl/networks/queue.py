@@ -15,31 +15,43 @@ class Queue(nn.Module):
     Attributes:
         rows: (size, D).
         groups: (size,) int64, the group of each row's image, as in `Batch.row_groups`.
+        within: (size,) int64, its value as in `Batch.within`; None where all rows are negatives.
         oldest: scalar, the row to be replaced next.
     """
 
     rows: Tensor
     groups: Tensor
+    within: Tensor | None
     oldest: Tensor
 
-    def __init__(self, size: int, width: int) -> None:
+    def __init__(self, size: int, width: int, *, within: bool = False) -> None:
         super().__init__()
         self.register_buffer("rows", F.normalize(torch.randn(size, width), dim=1))
         self.register_buffer("groups", torch.full((size,), NO_GROUP))
+        self.register_buffer("within", torch.full((size,), NO_GROUP) if within else None)
         self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def enqueue(self, new: Tensor, groups: Tensor | None, generator: torch.Generator) -> None:
-        """Replace the oldest rows by `new` (N, D) of the given groups (N,).
+    def enqueue(
+        self,
+        new: Tensor,
+        groups: Tensor | None,
+        generator: torch.Generator,
+        within: Tensor | None = None,
+    ) -> None:
+        """Replace the oldest rows by `new` (N, D) of the given groups (N,) and values of `within` (N,).
 
         If `new` has more rows than the queue, a random subset is enqueued (EqCo, section 2.3).
         """
         size = len(self.rows)
         if len(new) > size:
             chosen = to_device(torch.randperm(len(new), generator=generator)[:size], new.device)
-            new, groups = new[chosen], None if groups is None else groups[chosen]
+            new = new[chosen]
+            groups, within = (None if each is None else each[chosen] for each in (groups, within))
         replaced = (self.oldest + torch.arange(len(new), device=new.device)) % size
         self.rows[replaced] = new.to(self.rows.dtype)
         if groups is not None:
             self.groups[replaced] = groups
+        if self.within is not None and within is not None:
+            self.within[replaced] = within
         self.oldest.copy_((self.oldest + len(new)) % size)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cl.objective.negatives import Groups, Negatives
+from cl.objective.negatives import Mask, Negatives
 from cl.runtime.machine import to_device
 
 BLOCK = 1024  # side of a block of logits on a CPU, where one exists at a time; 4 MiB in float32
@@ -23,7 +23,7 @@ class Block(NamedTuple):
     logits: (n, k).
     flat: (n k + 1,), the memory of `logits`, and a spare element at the end.
     masked: positions in `flat` to mask; columns outside this block map to the spare element.
-    groups: of its queries and of its negatives.
+    masks: what else to mask, by the images of its queries and of its negatives.
     """
 
     rows: slice
@@ -31,15 +31,16 @@ class Block(NamedTuple):
     logits: Tensor
     flat: Tensor
     masked: Tensor | None
-    groups: Groups | None
+    masks: list[Mask]
 
     def fill(self, value: float) -> Tensor:
         """Overwrite logits that do not count, in place; returns the block (n, k)."""
         if self.masked is not None:
             self.flat.index_fill_(0, self.masked, value)
-        if self.groups is not None:
-            same = torch.empty_like(self.logits, dtype=torch.bool)  # in the memory order of the block
-            self.logits.masked_fill_(torch.eq(self.groups[0][:, None], self.groups[1], out=same), value)
+        for mask in self.masks:
+            left_out = torch.empty_like(self.logits, dtype=torch.bool)  # in the memory order of the block
+            mask.left_out(mask.queries[:, None], mask.rows, out=left_out)
+            self.logits.masked_fill_(left_out, value)
         return self.logits
 
 
@@ -56,14 +57,14 @@ class BlockwiseLogits:
         queries: (N, D).
         negatives: (K, D).
         excluded: (N, E) int64 on the device of `queries`, or None.
-        groups: of the queries and of the negatives.
+        masks: which negatives do not count because of their images.
     """
 
     queries: Tensor
     negatives: Tensor
     excluded: Tensor | None
     temperature: float
-    groups: Groups | None
+    masks: tuple[Mask, ...]
 
     def blocks(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Block]:
         """The blocks, row by row; if `upper`, only those on and above the diagonal.
@@ -110,8 +111,8 @@ class BlockwiseLogits:
         memory = self._memory[: len(q) * len(k) + 1]
         logits = self._product(q, k, None if shift is None else shift[rows], memory[:-1])
         masked = self._masked(rows, columns.start, logits)
-        groups = None if self.groups is None else (self.groups[0][rows], self.groups[1][columns])
-        return Block(rows, columns, logits, memory, masked, groups)
+        masks = [mask.of_block(rows, columns) for mask in self.masks]
+        return Block(rows, columns, logits, memory, masked, masks)
 
     def _masked(self, rows: slice, start: int, logits: Tensor) -> Tensor | None:
         """The flat positions of the excluded columns in the block that begins at column `start`, if any."""
@@ -180,7 +181,7 @@ def blockwise(
         device: of the queries.
     """
     excluded = None if negatives.excluded is None else to_device(negatives.excluded, device)
-    return partial(BlockwiseLogits, excluded=excluded, temperature=temperature, groups=negatives.groups)
+    return partial(BlockwiseLogits, excluded=excluded, temperature=temperature, masks=negatives.masks)
 
 
 def exponentials(block: Block) -> Tensor:

@@ -62,8 +62,8 @@ def _log_sum_exp(logits: Tensor, absent: Tensor, rows: Tensor) -> Tensor:
 def _symmetric(queries: Tensor, negatives: Negatives) -> bool:
     """Whether the matrix of logits that count is known to be symmetric."""
     same_rows = queries is negatives.rows
-    same_groups = negatives.groups is None or negatives.query_groups is negatives.row_groups
-    return same_rows and same_groups and _mutual(negatives.excluded)
+    same_images = all(mask.queries is mask.rows for mask in negatives.masks)
+    return same_rows and same_images and _mutual(negatives.excluded)
 
 
 def _mutual(excluded: Tensor | None) -> bool:

@@ -1,6 +1,8 @@
 """Negatives: rows that queries are contrasted with, and which of them count for each query."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +12,26 @@ from cl.runtime.distributed import gather, global_rows, ranks
 from cl.runtime.machine import to_device
 
 Groups = tuple[Tensor, Tensor]  # (N,) of the queries, (K,) of the rows
+
+
+class Mask(NamedTuple):
+    """Rows that do not count because of the images that they and the query come from.
+
+    queries, rows: (N,) and (K,) int64, numbers of groups or values.
+    left_out: torch.eq where rows of the query's own number do not count, torch.ne where only these count.
+    """
+
+    queries: Tensor
+    rows: Tensor
+    left_out: Callable[..., Tensor]
+
+    def of_block(self, rows: slice, columns: slice) -> "Mask":
+        """The same for some queries and rows."""
+        return Mask(self.queries[rows], self.rows[columns], self.left_out)
+
+    def of_columns(self, columns: Tensor, queries: Tensor | slice = slice(None)) -> Tensor:
+        """(N, E) bool: which of the columns (N, E) of these queries do not count."""
+        return self.left_out(self.rows[columns], self.queries[queries, None])
 
 
 @dataclass(frozen=True)
@@ -24,6 +46,7 @@ class Negatives:
             `excluded`.
         query_groups, row_groups: (N,) and (K,) int64: a row of the query's group never counts. If
             `query_groups` is None, the data has no groups, and `row_groups` is ignored.
+        query_within, row_within: (N,) and (K,) int64: only rows of the query's value count. None: all do.
         unit: promises that all queries and rows have norm at most 1; else the log-partition finds a bound.
         padded: whether `selected` is padded with -1, because queries have different numbers of columns.
 
@@ -36,6 +59,8 @@ class Negatives:
     selected: Tensor | None = None
     query_groups: Tensor | None = None
     row_groups: Tensor | None = None
+    query_within: Tensor | None = None
+    row_within: Tensor | None = None
     unit: bool = True
     padded: bool = False
 
@@ -49,7 +74,7 @@ class Negatives:
     def of_other_images(
         cls, rows: Tensor, batch: Batch, selected: Tensor | None = None, *, queries: int = 1
     ) -> "Negatives":
-        """Embeddings of the batch of all ranks; a query counts the rows of other images and other groups.
+        """Embeddings of the batch of all ranks; a query counts those of other images that may be negatives.
 
         Args:
             rows: (W N R, D), R embeddings per image, image-major.
@@ -65,7 +90,10 @@ class Negatives:
             excluded = own_columns.repeat_interleave(queries, 0)
         # One tensor for both sides shows the log-partition that they are equal.
         query_groups = groups if queries == per_image else batch.row_groups(queries)
-        return cls(rows, excluded, selected, query_groups, gather_groups(groups))
+        within = batch.row_within(per_image)
+        query_within = within if queries == per_image else batch.row_within(queries)
+        numbers = query_groups, gather_groups(groups), query_within, gather_groups(within)
+        return cls(rows, excluded, selected, *numbers)
 
     @property
     def groups(self) -> Groups | None:
@@ -76,40 +104,68 @@ class Negatives:
         return self.query_groups, self.row_groups
 
     @property
+    def within(self) -> Groups | None:
+        """The values of `within` of queries and rows; None where all count."""
+        if self.query_within is None:
+            return None
+        assert self.row_within is not None, "values of queries and of rows go together"
+        return self.query_within, self.row_within
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        """What the images that queries and rows come from leave out."""
+        given = (self.groups, torch.eq), (self.within, torch.ne)
+        return tuple(Mask(*pair, left_out) for pair, left_out in given if pair)
+
+    @property
     def can_be_empty(self) -> bool:
-        """Whether groups or padding can leave a query without negatives."""
-        return self.query_groups is not None or self.padded
+        """Whether groups, values or padding can leave a query without negatives."""
+        return bool(self.masks) or self.padded
 
     def counts(self, queries: Tensor) -> Tensor:
         """(N,): how many rows count for each of the queries (N, D), in their dtype."""
         if self.selected is not None:
-            counted = to_device(self.selected, queries.device) >= 0
-            if self.groups is not None:
-                counted &= ~self._same_group(self.selected)
-            return counted.sum(1).to(queries.dtype)
-        counts = queries.new_full((len(queries),), len(self.rows) - self._excluded_count)
-        if self.groups is None:
-            return counts
-        excluded_too = 0 if self.excluded is None else self._same_group(self.excluded).sum(1)
-        of_queries, of_rows = self.groups
-        ordered = of_rows.sort().values  # counting by bisection takes memory linear in N and K
-        above = torch.searchsorted(ordered, of_queries, right=True)
-        return counts - (above - torch.searchsorted(ordered, of_queries)) + excluded_too
+            return self._counted(self.selected).sum(1).to(queries.dtype)
+        counts = queries.new_full((len(queries),), len(self.rows))
+        if not self.masks:
+            return counts - self._excluded_count
+        if self.within is not None:
+            counts = _equal_rows(*self.within).to(queries.dtype)
+        if self.groups is not None:
+            counts = counts - _equal_rows(*_pairs(self.groups, self.within))
+        return counts if self.excluded is None else counts - self._counted(self.excluded).sum(1)
 
     @property
     def _excluded_count(self) -> int:
         return 0 if self.excluded is None else self.excluded.shape[1]
 
-    def _same_group(self, columns: Tensor) -> Tensor:
-        """(N, E) bool: which of the columns (N, E) belong to the query's own group."""
-        assert self.groups is not None
-        of_queries, of_rows = self.groups
-        return of_rows[to_device(columns, of_rows.device)] == of_queries[:, None]
+    def _counted(self, columns: Tensor) -> Tensor:
+        """(N, E) bool: which of the columns (N, E), -1 for none, the images of their rows let count."""
+        columns = to_device(columns, self.rows.device)
+        counted = columns >= 0
+        for mask in self.masks:
+            counted &= ~mask.of_columns(columns)
+        return counted
 
 
 def gather_groups(groups: Tensor | None) -> Tensor | None:
-    """The groups of all ranks' rows, where the data has groups."""
+    """The groups or values of all ranks' rows, where the data has them."""
     return None if groups is None else gather(groups)
+
+
+def _equal_rows(of_queries: Tensor, of_rows: Tensor) -> Tensor:
+    """(N,): how many rows have the number of each query; by bisection, in memory linear in N and K."""
+    ordered = of_rows.sort().values
+    above = torch.searchsorted(ordered, of_queries, right=True)
+    return above - torch.searchsorted(ordered, of_queries)
+
+
+def _pairs(groups: Groups, within: Groups | None) -> Groups:
+    """One number for a group and a value: both are below 2**31, or that of no image, which equals none."""
+    if within is None:
+        return groups
+    queries, rows = (2**32 * group + value for group, value in zip(groups, within, strict=True))
+    return queries, rows
 
 
 def with_fixed_temperature(

@@ -25,14 +25,14 @@ def over_selected(
     Args:
         reduce: (logits (n, S), mask of those that do not count (n, S), numbers of the queries (n,)) to (n,).
     """
-    selected, groups = negatives.selected, negatives.groups
+    selected, masks = negatives.selected, negatives.masks
     assert selected is not None
 
     def block(q: Tensor, rows: Tensor, columns: Tensor, numbers: Tensor) -> Tensor:
         logits = torch.einsum("nd,nsd->ns", q, rows[columns]).div(temperature)
         absent = columns < 0  # (n, S)
-        if groups is not None:
-            absent = absent | (groups[0][numbers, None] == groups[1][columns])
+        for mask in masks:
+            absent = absent | mask.of_columns(columns, numbers)
         return reduce(logits, absent, numbers)
 
     area = GATHERED if queries.device.type == "cpu" else AREA

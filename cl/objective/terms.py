@@ -1,5 +1,6 @@
 """What a method hands to a loss: contrasts with negatives, pairs without them, or two views of a batch."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +24,13 @@ class Contrast:
 
     Args:
         queries: (N, D) unit rows.
-        positives: (N, P, D), of norm at most 1; P > 1 where an image has several keys (JCL).
+        positives: (N, P, D), of norm at most 1; P > 1 where an image has several keys (JCL), or other images
+            of its value (`of_same_value`).
         negatives: K rows, and which of them count for each query.
         temperature: divides every similarity; a scalar tensor if it is learnt.
         weight: of this contrast in the sum over the method's terms.
         log_normalizer: scalar, log of the mean of exp(logit) over candidates, as memory banks estimate it.
+        is_positive: (N, P) bool, which of the positives count, the first always; None: all.
     """
 
     queries: Tensor
@@ -36,10 +39,18 @@ class Contrast:
     temperature: float | Tensor = 1.0
     weight: float = 1.0
     log_normalizer: Tensor | None = None
+    is_positive: Tensor | None = None
 
     def positive_logits(self) -> Tensor:
         """(N, P): q . p / temperature."""
         return torch.einsum("nd,npd->np", self.queries, self.positives) / self.temperature
+
+    def positive_log_partition(self) -> Tensor:
+        """(N,): log of the sum of exp(q . p / temperature) over the positives."""
+        logits = self.positive_logits()
+        if self.is_positive is not None:
+            logits = logits.masked_fill(~self.is_positive, -math.inf)
+        return logits.logsumexp(1)
 
     def negative_log_partition(self, sharpness: float = 1.0) -> Tensor:
         """(N,): log of the sum of exp(sharpness q . k / temperature) over the negatives; 0 if none counts.
@@ -74,40 +85,73 @@ class Contrast:
         """(N,) bool: whether a query has negatives; groups or padding can leave it without any."""
         return self.negative_counts > 0
 
+    def mean_over_positives(self, values: Tensor) -> Tensor:
+        """(N,): the mean of values (N, P) over the positives of each query."""
+        if self.is_positive is None:
+            return values.mean(1)
+        return values.where(self.is_positive, 0).sum(1) / self.is_positive.sum(1)
+
     def mean_over_queries(self, values: Tensor) -> Tensor:
         """Scalar: mean of `values`, (N,) or (N, P), over queries and positives; the form of every loss.
 
         Queries without negatives are left out. Each rank's result is scaled so that the mean over ranks is
         the mean over all ranks' queries with negatives.
         """
+        if values.ndim > 1:
+            values = self.mean_over_positives(values)
         if not self.negatives.can_be_empty:
             return values.mean()
         counted = self.has_negatives()
-        per_query = values.flatten(1).mean(1) if values.ndim > 1 else values
-        total = per_query.where(counted, 0).sum() / len(values)
+        total = values.where(counted, 0).sum() / len(values)
         return total / mean_over_ranks(counted.to(values.dtype).mean()).clamp(min=1e-12)
 
     def batch_mean(self, x: Tensor) -> Tensor:
-        """(P,): mean of x (N, P) over all ranks' queries with negatives; 1 if there are none."""
+        """(P,): mean of x (N, P) over all ranks' queries with negatives and that positive; 1 without any."""
         if not self.negatives.can_be_empty:
             return mean_over_ranks(x.mean(0))
-        counted = self.has_negatives()[:, None].to(x.dtype)
+        counted = self.has_negatives()[:, None]
+        counted = (counted if self.is_positive is None else counted & self.is_positive).to(x.dtype)
         fraction = mean_over_ranks(counted.mean(0))
         mean = mean_over_ranks((x * counted).mean(0)) / fraction.clamp(min=1e-12)
         return mean.where(fraction > 0, 1)
 
     def queries_without_negatives(self) -> Tensor:
-        """Scalar int64: the number of queries on all ranks whose image group leaves no negatives."""
+        """Scalar int64: the number of queries on all ranks whose group or value leaves no negatives."""
         return (mean_over_ranks((~self.has_negatives()).double().sum()) * ranks()).round().long()
 
     def squared_distances(self) -> Tensor:
-        """(N, P): the squared distance of each positive pair, both scaled to length 1."""
-        queries, positives = F.normalize(self.queries, dim=-1), F.normalize(self.positives, dim=-1)
+        """(N, P): the squared distance of each positive pair, both scaled to length 1.
+
+        Where other images are positives too, only that of the first, (N, 1), which is of the query's image.
+        """
+        own = self.positives if self.is_positive is None else self.positives[:, :1]
+        queries, positives = F.normalize(self.queries, dim=-1), F.normalize(own, dim=-1)
         return 2 - 2 * torch.einsum("nd,npd->np", queries, positives)
 
     def largest_logit(self) -> Tensor:
         """Scalar: the largest logit of the positives, for the message about a loss that is not finite."""
         return self.positive_logits().amax()
+
+
+def of_same_value(keys: Tensor, batch: Batch, *, queries: int = 1) -> tuple[Tensor, Tensor] | None:
+    """The keys of the k - 1 images drawn together with each image, and which of these have its value.
+
+    Args:
+        keys: (N, P, D), P of each image of this rank.
+        queries: how many queries each image has, E.
+
+    Returns:
+        (N E, (k - 1) P, D) and (N E, (k - 1) P) bool, image-major; None if images are drawn one by one.
+    """
+    if batch.positive is None:
+        return None
+    k = batch.positive.shape[1]
+    sets, shifts = keys.unflatten(0, (-1, k)), range(1, k)  # (N / k, k, P, D)
+    others = torch.cat([sets.roll(-shift, 1) for shift in shifts], 2)  # (N / k, k, (k - 1) P, D)
+    same = torch.stack([batch.positive == batch.positive.roll(-shift, 1) for shift in shifts], 2)
+    counted = same.repeat_interleave(keys.shape[1], 2)
+    found, known = (x.flatten(0, 1).repeat_interleave(queries, 0) for x in (others, counted))
+    return found, known
 
 
 def all_against_all(embeddings: Sequence[Tensor], batch: Batch) -> tuple[Tensor, Tensor, Negatives]:

@@ -8,6 +8,7 @@ from typing import Literal
 # several positives: a query can have more than one; `MethodConfig.positives` gives the number.
 # decoupled: the loss sums over the negatives without the positive.
 # predictor: the method has the attribute `predictor`. patches: it can encode combinatorial patches.
+# columns: other images of a value can be positives (`dataset.positive`) or the only negatives (`.within`).
 # queue: the negatives are a queue of earlier keys.
 Trait = Literal[
     "contrasts",
@@ -18,6 +19,7 @@ Trait = Literal[
     "decoupled",
     "predictor",
     "patches",
+    "columns",
     "queue",
 ]
 Traits = Set[Trait]

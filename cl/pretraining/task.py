@@ -20,8 +20,8 @@ class PretrainingTask(Task):
 
     Attributes:
         alignment: mean squared distance of the last batch's positive pairs, in [0, 4] (Wang and Isola 2020).
-        has_groups: whether the data has groups.
-        without_negatives: scalar, the number of queries on all ranks that groups left without negatives since
+        has_groups: whether the data has groups, or values that negatives share.
+        without_negatives: scalar, the number of queries on all ranks that these left without negatives since
             the last `take_without_negatives`.
         most_negatives: scalar, see `negatives`; -1 without any.
     """
@@ -78,7 +78,7 @@ class PretrainingTask(Task):
             most = contrasts[0].negative_counts.amax()
             self.most_negatives.copy_(torch.maximum(self.most_negatives, most))
         for contrast in contrasts:
-            if contrast.negatives.groups is not None:
+            if contrast.negatives.masks:
                 self.has_groups = True
                 self.without_negatives += contrast.queries_without_negatives()
 

@@ -4,6 +4,7 @@
 <folder>/train.npy                the index: one INDEX row per sample
 <folder>/train_keys.npy           the samples' keys, n byte strings
 <folder>/train_groups.npy         the samples' groups, n int64, -1 for none; only for data with groups
+<folder>/train_positive.npy       the samples' values of `dataset.positive`, as groups; so is train_within.npy
 <folder>/duplicates.csv           images whose files equal another's, kept or left out; only if there are any
 <folder>/manifest.json            classes, counts, sizes and hashes of the shards; skipped images with reasons
 
@@ -45,12 +46,14 @@ class Split(BaseConfig):
     """One split; `skipped` maps the keys of unreadable images to the reasons.
 
     groups: their number; None for data without groups.
+    values: the number of values of `positive` and `within`, where the data has these columns.
     several_frames: images whose file has further frames, which are not used.
     flat: decoded deep images that the levels map to a single colour.
     """
 
     images: int
     groups: int | None = None
+    values: dict[str, int] = Field(default={})
     shards: list[Shard]
     reencoded: int
     turned: int

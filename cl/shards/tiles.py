@@ -64,6 +64,8 @@ def _samples(image: Image, width: int, height: int, side: int) -> list[Image]:
             image,
             (left, upper, min(left + side, width), min(upper + side, height)),
             group=group,
+            positive=image.positive,
+            within=image.within,
         )
         for row, upper in enumerate(_starts(height, side))
         for column, left in enumerate(_starts(width, side))

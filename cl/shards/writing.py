@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from cl.console.wording import counted
 from cl.images.image import UNLABELLED, Image, Splits
@@ -22,6 +24,7 @@ from cl.shards.work import Work, load_note
 from cl.sources import Storage
 
 ALONE = Team()
+ROLES = "group", "positive", "within"  # attributes of an image, whose numbers the index keeps
 
 
 def write(
@@ -155,26 +158,52 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
     _check_classes(split, classes, work.orders[split], index["label"], skipped)
     _save(work.folder / f"{split}.npy", index)
     _save(work.folder / f"{split}_keys.npy", keys)
-    groups = _groups(work.orders[split], keys)
+    values = _columns(work.orders[split], keys)
+    groups = _never_negatives(values.pop("group", None), values.get("positive"))
     if groups is not None:
         _save(work.folder / f"{split}_groups.npy", groups)
+    for role, numbers in values.items():
+        _save(work.folder / f"{split}_{role}.npy", numbers)
     return Split(
         images=len(index),
-        groups=None if groups is None else len(np.unique(groups[groups >= 0])),
+        groups=None if groups is None else _count(groups),
+        values={role: _count(numbers) for role, numbers in values.items()},
         shards=[packed.shard for packed in kept],
         skipped=skipped,
         **counts,
     )
 
 
-def _groups(listed: Sequence[Image], keys: np.ndarray) -> np.ndarray | None:
-    """(n,) int64: the group number of each image, -1 for none; None for data without groups."""
-    names = sorted({image.group for image in listed} - {""})
-    if not names:
-        return None
-    numbers = {"": -1, **{name: number for number, name in enumerate(names)}}
-    by_key = {image.key.encode(): numbers[image.group] for image in listed}
-    return np.array([by_key[key] for key in keys.tolist()], np.int64)
+def _columns(listed: Sequence[Image], keys: np.ndarray) -> dict[str, np.ndarray]:
+    """(n,) int64 for each of ROLES that the data has: the number of each image's name, -1 for none."""
+    names: dict[str, set[str]] = {role: set() for role in ROLES}
+    for image in listed:
+        for role, known in names.items():
+            known.add(getattr(image, role))
+    found = {}
+    for role, known in names.items():
+        if ordered := sorted(known - {""}):
+            numbers = {"": -1, **{name: number for number, name in enumerate(ordered)}}
+            by_key = {image.key.encode(): numbers[getattr(image, role)] for image in listed}
+            found[role] = np.array([by_key[key] for key in keys.tolist()], np.int64)
+    return found
+
+
+def _never_negatives(groups: np.ndarray | None, positive: np.ndarray | None) -> np.ndarray | None:
+    """(n,) int64: equal numbers for images that a group or a value of `positive` connects, -1 for none."""
+    if groups is None or positive is None:
+        return positive if groups is None else groups
+    first, both = int(groups.max()) + 1, (groups >= 0) & (positive >= 0)
+    edges = groups[both], first + positive[both]
+    nodes = first + int(positive.max()) + 1  # groups, then values
+    graph = coo_array((np.ones(len(edges[0])), edges), shape=(nodes, nodes))
+    connected = connected_components(graph, directed=False)[1].astype(np.int64)
+    own = connected[np.where(groups >= 0, groups, first + positive)]
+    return np.where((groups < 0) & (positive < 0), -1, own)
+
+
+def _count(numbers: np.ndarray) -> int:
+    return len(np.unique(numbers[numbers >= 0]))
 
 
 def _check_classes(

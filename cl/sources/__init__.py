@@ -124,6 +124,11 @@ class Source(Storage):
         """The table that lists the images, watched by its hash; None for sources without a table."""
         return None
 
+    @property
+    def value_columns(self) -> dict[str, str]:
+        """The columns `positive` and `within` of a table, in this order, where they are used."""
+        return {}
+
     def check_present(self, raw: Path) -> None:
         """Check that the raw data exists where `splits` expects it, without reading it.
 

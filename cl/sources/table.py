@@ -4,7 +4,7 @@ With unlisted=unlabelled, it labels some images of the folder `<raw>/<name>`, an
 
 Columns: `path`, relative to the table, or to the folder with unlisted=unlabelled; optionally `label`, `group`
 and `split` (train or val). Images of one group (frames of a video, tiles of a slide) are in the same split
-and are never negatives of each other.
+and are never negatives of each other. `positive` and `within` name two more: see `Config`.
 """
 
 from collections import Counter
@@ -22,6 +22,7 @@ from cl.images.listing import Keys, Listing
 from cl.images.table import ImageRow, Table, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
 from cl.sources import OwnImages, place
+from cl.sources._shared.values import check_values
 
 DEFAULT = ("images.csv", "images.parquet")
 LEAST_LABELLED = 100  # images held out, where most have no label: they judge an encoder
@@ -45,6 +46,12 @@ class Config(OwnImages):
     unlisted: Literal["left_out", "unlabelled"] = Field(
         description="whether images of the folder that the table does not list are used without a label"
     )
+    positive: str | None = Field(
+        description="a column: images of one value are positives of each other, and a group if there is none"
+    )
+    within: str | None = Field(description="a column: only images of one value are negatives of each other")
+    per_value: int = Field(ge=2, description="images of a value of `positive` that are drawn together")
+    within_values: int = Field(ge=1, description="values of `within` in a batch, more of small ones")
     holdout: float = Field(
         gt=0,
         lt=1,
@@ -58,6 +65,10 @@ class Config(OwnImages):
 
     def watched(self, raw: Path) -> Path:
         return self.folder(raw) if self.unlisted == "unlabelled" else self.table_path(raw).parent
+
+    @property
+    def value_columns(self) -> dict[str, str]:
+        return {role: name for role in ("positive", "within") if (name := getattr(self, role))}
 
     def check_present(self, raw: Path) -> None:
         self.content(raw)
@@ -77,7 +88,10 @@ class Config(OwnImages):
             raise ValueError(
                 f"no table {table}; a relative dataset.table starts in the folder of images: {remedy}"
             )
-        content = read(table, self.columns.model_dump(), "-S dataset.columns.{}")
+        others = {f"dataset.{role}": name for role, name in self.value_columns.items()}
+        content = read(table, self.columns.model_dump(), "-S dataset.columns.{}", others)
+        if "group" not in content.columns and self.positive not in (None, "label", self.columns.label):
+            content = content._replace(rows=[row._replace(group=row.others[0]) for row in content.rows])
         if self.labels != "none" and "label" not in content.columns:
             raise ValueError(
                 f"{content.about}; name the column of labels with -S dataset.columns.label=..., or choose "
@@ -104,6 +118,7 @@ def splits(config: Config, raw: Path) -> Splits:
     rows, left_out = _rows(content.rows, table)
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table)
+    remarks += check_values(config.value_columns, [row.others for row in rows])
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += similar(classes)
@@ -121,7 +136,8 @@ def splits(config: Config, raw: Path) -> Splits:
         keys.add(row.path)
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
         split = row.split or group_splits.get(group) or ("val" if is_val else "train")
-        listed[split].add(row.path, None, labels.get(row.label, UNLABELLED), group)
+        values = {role: cell or "" for role, cell in zip(config.value_columns, row.others, strict=False)}
+        listed[split].add(row.path, None, labels.get(row.label, UNLABELLED), group=group, **values)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from cl.config import Params, with_arm
 from cl.config.rules import warnings
+from cl.config.rules.data import neighbours
 from cl.console.command import is_main_process
 from cl.console.progress import Progress
 from cl.data.device_crops import DeviceTrainSet, resident
@@ -86,7 +87,8 @@ def prepare(
     task = build(params, here, len(bank), start)
     built = optimizer(params, task)
     start.load_state(task.method, built)
-    plan = Plan(len(bank), params.optim.batch_size, params.seed, rank(), ranks(), start.epochs)
+    together = neighbours(params.dataset, bank)
+    plan = Plan(len(bank), params.optim.batch_size, params.seed, rank(), ranks(), start.epochs, together)
     transform = locations.transform(params.dataset, bank.manifest.levels)
     return task, built, TrainSet(bank, transform, list(params.views.values()), plan)
 
@@ -103,7 +105,8 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
     backbone = backbones.build(params.backbone)
     if start:
         start.load_backbone(backbone, params.backbone)
-    setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images)
+    within = "within" in params.dataset.value_columns
+    setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images, within)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile is True:
         compile_encoders(method)

@@ -49,6 +49,22 @@ def test_what_the_data_is_too_small_for_is_named(overrides, readers, tmp_path) -
     assert re.search(TOO_LARGE[overrides], problem)
 
 
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("method=byol", "positive=bird is not defined for method.kind=byol; choose .*moco or simclr or simo"),
+        ("method=nnclr", "not defined for method.kind=nnclr"),
+        ("loss=sigmoid", "not defined for loss.kind=sigmoid; choose loss=dcl or dclw or infonce or jcl"),
+    ],
+)
+def test_what_columns_are_not_defined_for_is_refused(choice, message, tmp_path) -> None:
+    table = "dataset=table", "dataset.positive=bird", "dataset.resize=32", "dataset.crop=32"
+    with pytest.raises(ValueError, match=message):
+        config.check(compose(tmp_path, *table, choice))
+    for fitting in ("loss=jcl", "loss=infonce", "method=moco_v2"):
+        config.check(compose(tmp_path, *table, fitting))
+
+
 class OneLabelled(Reader):
     labelled = np.arange(1)
 

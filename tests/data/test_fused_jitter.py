@@ -54,7 +54,7 @@ def test_kernels_equal_torchvisions_operations_in_every_order(params, here, tmp_
     images = torch.randint(0, 256, (len(rows), 3, 33, 32), generator=rng, dtype=torch.uint8)
     images[-2] = 100
     numbers = torch.arange(len(rows))
-    batch = HostBatch([images], rows[None], numbers, numbers, None)
+    batch = HostBatch([images], rows[None], numbers, numbers, None, None, None)
     view = params.views["random"].model_copy(update={"order": ("jitter",)})
     plain = transform(params.dataset).model_copy(update={"mean": (0, 0, 0), "std": (1, 1, 1)})
     files = [tmp_path / "usual", tmp_path / "fused"]

@@ -25,7 +25,9 @@ def host_batch(views: list[View], count: int = IMAGES) -> HostBatch:
     numbers = torch.arange(count)
     images = [torch.zeros((count, view.size, view.size, 3), dtype=torch.uint8) for view in views]
     channels_first = [x.permute(0, 3, 1, 2) for x in images]
-    return HostBatch(channels_first, torch.tensor(rows).float().transpose(0, 1), numbers, numbers, numbers)
+    return HostBatch(
+        channels_first, torch.tensor(rows).float().transpose(0, 1), numbers, numbers, numbers, None, None
+    )
 
 
 @pytest.mark.parametrize("choices", [["views=mocov2"], ["views=byol"], ["views=pirl", "method=pirl"]])

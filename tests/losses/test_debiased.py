@@ -58,7 +58,7 @@ def test_the_cases_reach_the_smallest_g_and_others() -> None:
 def test_limits() -> None:
     """tau_plus to 0 is InfoNCE, and beta to 0 weighs all negatives the same."""
     for contrast in contrasts()[:2]:
-        plain = infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None), 0.0)
+        plain = infonce.loss(contrast, infonce.Config(kind="infonce", alpha=None, positives="each"), 0.0)
         none, equal, easy = (
             debiased.loss(contrast, config(*settings), 0.0)
             for settings in ((1e-12, 0), (0.1, 0), (0.1, 1e-10))

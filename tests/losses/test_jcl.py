@@ -37,7 +37,7 @@ def test_jcl_equals_its_formula_with_the_covariance_matrix() -> None:
 
 def test_jcls_limits() -> None:
     """lambda = 0 is InfoNCE against the mean key, one key is InfoNCE; the ramp is linear; the bound holds."""
-    plain = infonce.Config(kind="infonce", alpha=None)
+    plain = infonce.Config(kind="infonce", alpha=None, positives="each")
     contrast = jcl_contrast()
     mean = Contrast(contrast.queries, contrast.positives.mean(1, keepdim=True), contrast.negatives, TAU)
 

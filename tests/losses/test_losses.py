@@ -21,13 +21,13 @@ def views() -> tuple[Tensor, Tensor]:
     return l2_normalize(6, 5), l2_normalize(6, 5)
 
 
-PLAIN, DCL = infonce.Config(kind="infonce", alpha=None), dcl.Config(kind="dcl")
+PLAIN, DCL = infonce.Config(kind="infonce", alpha=None, positives="each"), dcl.Config(kind="dcl")
 DCLW = dclw.Config(kind="dclw", sigma=0.5, detach_weight=True)
 NCE, SIGMOID = nce.Config(kind="nce"), sigmoid.Config(kind="sigmoid")
 SPREAD = invariant_spread.Config(kind="invariant_spread")
 CASES = [
     ("infonce", infonce, PLAIN),
-    ("eqco", infonce, infonce.Config(kind="infonce", alpha=65536)),
+    ("eqco", infonce, infonce.Config(kind="infonce", alpha=65536, positives="each")),
     ("dcl", dcl, DCL),
     ("dclw", dclw, DCLW),
     ("dclw", dclw, DCLW.model_copy(update={"detach_weight": False})),
@@ -110,7 +110,7 @@ def test_dcl_gradient_is_infonces_divided_by_the_multiplier(views) -> None:
 
 def eqco(q: Tensor, key: Tensor, negatives: Tensor, alpha: float) -> Tensor:
     contrast = Contrast(q, key[:, None], Negatives(negatives), TAU)
-    return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=alpha), 0.0)
+    return infonce.loss(contrast, infonce.Config(kind="infonce", alpha=alpha, positives="each"), 0.0)
 
 
 @pytest.mark.parametrize("alpha", [9.0, 3.0, 4096.0])

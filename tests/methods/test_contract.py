@@ -17,10 +17,12 @@ from tests.support.methods import (
     cells,
     loss_config,
     on,
+    takes_columns,
     task_of,
     train_step,
     training_batch,
     usual_name,
+    with_columns,
 )
 
 IDS = [usual_name(*cell) for cell in USUAL]
@@ -31,14 +33,18 @@ IDS = [usual_name(*cell) for cell in USUAL]
 def test_every_method_trains_saves_and_continues_equal(case, loss_kind, here) -> None:
     """Two steps with batches of different sizes, a copy through the state dict, then another step of both.
 
-    Images have groups, which are remembered with their rows in queues and banks.
+    Images have groups, and values where these are taken, which are remembered with their rows in queues and
+    banks.
     """
     kind, option, cut = case
-    methods = [build(kind, cut=cut, bn_groups=2, **option) for _ in range(2)]
+    columns = takes_columns(kind, loss_kind)
+    methods = [build(kind, cut=cut, bn_groups=2, within=columns, **option) for _ in range(2)]
     first, second = (task_of(method, loss_config(loss_kind), here).to(here.device) for method in methods)
     before = copy.deepcopy(first.state_dict())
     batches = [training_batch(kind, option, n, number) for number, n in enumerate((4, 6, 6))]
     batches = [on(here.device, replace(b, groups=torch.arange(len(b.labels)) % 5 - 1)) for b in batches]
+    if columns:
+        batches = [on(here.device, with_columns(b, number, k=2)) for number, b in enumerate(batches)]
     for number in range(2):
         train_step(first, number, batches[number])
     second.load_state_dict(first.state_dict())

@@ -24,9 +24,12 @@ from tests.support.methods import (
     build,
     case_name,
     on,
+    takes_columns,
     task_of,
     train_step,
     training_batch,
+    usual_losses,
+    with_columns,
 )
 from tests.support.project import ROOT
 
@@ -49,13 +52,15 @@ def is_fast(case: Case) -> bool:
     ],
 )
 def test_a_step_of_every_method(case: Case) -> None:
-    """At a tiny size; images belong to groups unless an option is set."""
+    """At a tiny size; images have groups unless an option is set, and values where these are taken."""
     kind, option, cut = case
     groups = None if option else torch.arange(16) // 2
     count = 1 if kind == "cpc_v2" else 3  # whose views are grids by themselves
     batches = [replace(training_batch(kind, option, 16, step, count), groups=groups) for step in range(2)]
+    if columns := takes_columns(kind, usual_losses(kind)[0]):
+        batches = [with_columns(batch, step, k=4) for step, batch in enumerate(batches)]
     with FakeGpu() as gpu:
-        task = task_of(build(kind, cut=cut, **option).float(), here=HERE).to(GPU).train()
+        task = task_of(build(kind, cut=cut, within=columns, **option).float(), here=HERE).to(GPU).train()
         for step, batch in enumerate(batches):
             here = on(GPU, as_type(batch, torch.float32))
             gpu.may_wait = step == 0

@@ -16,7 +16,7 @@ from tests.support.objective import exclusions, masked
 def blocks_of(n: int, k: int, *, upper: bool = False) -> list[Block]:
     """The blocks of queries and negatives on a GPU."""
     queries, negatives = (torch.empty(rows, 128, device="meta") for rows in (n, k))
-    return list(BlockwiseLogits(queries, negatives, None, 0.1, None).blocks(None, upper=upper))
+    return list(BlockwiseLogits(queries, negatives, None, 0.1, ()).blocks(None, upper=upper))
 
 
 @pytest.mark.parametrize(

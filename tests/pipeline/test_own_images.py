@@ -131,6 +131,7 @@ def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_
     write_table(images, labelled=2)
     few = ["dataset.labels=some", "evaluation=[knn,linear]", "evaluations.knn.k=3", "analysis=[]"]
     few += ["evaluations.linear.optim.epochs=1", "evaluations.linear.optim.batch_size=10", "baseline=[]"]
+    few.append("dataset.positive=group")
     said = run(
         folder,
         images,

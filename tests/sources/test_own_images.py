@@ -9,7 +9,9 @@ import pytest
 from pyarrow import parquet
 
 from cl import config
+from cl.data.order import Neighbours, Plan
 from cl.data.reader import Reader
+from cl.data.sets import TrainSet
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
 from cl.sources import Source, check_labels, table, unlabelled
@@ -75,6 +77,68 @@ def test_a_label_finds_its_image_however_accents_are_encoded(raw, tmp_path) -> N
     assert "with suffix .csv" not in found.left_out  # the table is read
     found = table.splits(settings(tmp_path, "table", "dataset.table=labels.csv"), raw)
     assert found.val[0].path.is_file()
+
+
+def write_columns(raw: Path, cells: dict[str, list[object]]) -> None:
+    """A table with these columns, for the 40 images."""
+    columns = {"path": [f"{'ab'[n % 2]}/day {n % 3}/{n}.png" for n in range(40)], **cells}
+    rows = [",".join(map(str, row)) for row in (columns, *zip(*columns.values(), strict=True))]
+    write(raw, "\n".join(rows))
+
+
+def test_columns_of_values_reach_the_reader(raw, tmp_path) -> None:
+    """Images that a group or a value connects are no negatives; an image without a value stands alone."""
+    cells = {"bird": [n // 4 if n else "" for n in range(40)], "site": [n % 2 for n in range(40)]}
+    chosen = "dataset.labels=none", "dataset.positive=bird", "dataset.within=site"
+    write_columns(raw, cells)
+    found = listed(raw, tmp_path, *chosen)
+    assert {image.positive for image in found.train}.isdisjoint(
+        {image.positive for image in found.val} - {""}
+    )
+    assert any("1 image without" in remark and "own views" in remark for remark in found.remarks)
+    cells["clip"] = [n // 8 for n in range(40)]
+    cells["split"] = ["val" if n // 8 == 1 else "train" for n in range(40)]
+    write_columns(raw, cells)
+    found = listed(raw, tmp_path, *chosen)
+    write_shards(found, tmp_path / "shards", 20)
+    reader = Reader(tmp_path / "shards", "train")
+    numbers = [int(Path(key.decode()).name) for key in reader.keys]
+    for n, bird, site, group in zip(numbers, *reader.values.values(), reader.groups, strict=True):
+        for m, other, place, known in zip(numbers, *reader.values.values(), reader.groups, strict=True):
+            assert (bird == other) == (n == m or (n // 4 == m // 4 and 0 not in (n, m)))
+            assert (site == place) == (n % 2 == m % 2)
+            assert (group == known) == (n // 8 == m // 8)
+
+
+def test_a_batch_has_the_values_of_its_images(raw, tmp_path) -> None:
+    """Without groups, each image is one: a queue may hold its older keys."""
+    write_columns(raw, {"site": ["" if n == 7 else n % 2 for n in range(40)]})
+    overrides = "dataset.labels=none", "dataset.within=site", "dataset.holdout=0.1"
+    write_shards(listed(raw, tmp_path, *overrides), tmp_path / "shards", 20)
+    reader = Reader(tmp_path / "shards", "train")
+    plan = Plan(len(reader), 32, 0, neighbours=Neighbours(None, reader.values["within"], 2, 2))
+    batch = TrainSet(reader, None, [], plan).batch(0, [], np.zeros((32, 0, 0), np.float32))
+    numbers = [int(Path(reader.keys[position].decode()).name) for position in batch.positions.tolist()]
+    sites = [-1 - position if n == 7 else n % 2 for n, position in zip(numbers, batch.positions, strict=True)]
+    assert batch.within.tolist() == sites
+    assert batch.groups.tolist() == [-1] * 32
+    assert batch.positive is None
+
+
+@pytest.mark.parametrize(
+    ("option", "cells", "message"),
+    [
+        ("positive=animal", [], "dataset.positive=animal, but .* columns path, bird; choose"),
+        ("positive=bird", ["x"] * 40, "all .* images have the value 'x', so none is a negative"),
+        ("within=bird", ["x"] * 40, "all .* images have the value 'x', so all remain"),
+        ("positive=bird", range(40), "no two of the 40 images have the same value"),
+        ("within=bird", range(40), "no two of the 40 images have the same value"),
+    ],
+)
+def test_a_column_that_changes_nothing_is_refused(option, cells, message, raw, tmp_path) -> None:
+    write_columns(raw, {"bird": [*cells] or [1] * 40})
+    with pytest.raises(ValueError, match=message):
+        listed(raw, tmp_path, "dataset.labels=none", f"dataset.{option}")
 
 
 @pytest.mark.parametrize(("images", "held_out"), [(12, 4), (15, 5), (40, 5)])

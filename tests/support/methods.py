@@ -1,6 +1,7 @@
 """Every method on disk at a tiny size, with what it is trained on and the losses that fit it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ def build(
     microbatches: int = 1,
     cut: patches.Config = WHOLE,
     backbone: Backbone | None = None,
+    within: bool = False,
     **settings: Any,
 ) -> BaseMethod:
     """A method with the tiny encoder, unless another is given, in float64."""
@@ -98,7 +100,7 @@ def build(
     config = config_of(kind, **settings)
     temperature = TAU if "contrasts" in config.gives else None
     backbone = backbone or (TinyTwoStreams() if "two networks" in config.needs_backbone else TinyBackbone())
-    setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES)
+    setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES, within)
     method = module_of("methods", kind).Method(config, setup).double()
     encode_in_microbatches(method, microbatches)
     return method
@@ -204,6 +206,19 @@ def cells(cases: list[Case]) -> list:
     ]
 
 
+def takes_columns(kind: str, loss: str) -> bool:
+    """Whether a method and a loss are defined for other images of a value as positives and negatives."""
+    return "columns" in gives(kind) and "columns" in module_of("losses", loss).Config.gives
+
+
+def with_columns(batch: Batch, step: int, k: int = 3) -> Batch:
+    """The same images with values: k are drawn together, of which some share one; two or three sites."""
+    n = len(batch.positions)
+    positive = (torch.arange(n) + step) * 2 // 3
+    within = torch.arange(n) * 7 % 5 % 3
+    return replace(batch, positive=positive.unflatten(0, (-1, k)), groups=positive, within=within)
+
+
 def task_of(method: BaseMethod, loss: LossConfig | None = None, here: Machine = HERE) -> PretrainingTask:
     """A method with a loss, by default its usual one."""
     loss = loss or usual_loss(kind_of(method))
@@ -239,13 +254,17 @@ def training_batch(kind: str, option: dict, n: int, seed: int, count: int = 4) -
 
 
 def as_type(batch: Batch, dtype: torch.dtype) -> Batch:
-    return Batch([view.to(dtype) for view in batch.views], batch.labels, batch.positions, batch.groups)
+    return replace(batch, views=[view.to(dtype) for view in batch.views])
 
 
 def on(device: torch.device, batch: Batch) -> Batch:
-    groups = None if batch.groups is None else batch.groups.to(device)
-    views = [view.to(device) for view in batch.views]
-    return Batch(views, batch.labels.to(device), batch.positions.to(device), groups)
+    return each_tensor(batch, lambda x: x.to(device))
+
+
+def each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with all of its tensors changed."""
+    views, *others = vars(batch).values()
+    return Batch(list(map(change, views)), *(None if x is None else change(x) for x in others))
 
 
 def train_step(

@@ -37,12 +37,15 @@ from tests.support.methods import (
     as_type,
     build,
     case_name,
+    each_tensor,
     is_fast,
     loss_config,
     losses_for,
+    takes_columns,
     task_of,
     training_batch,
     usual_losses,
+    with_columns,
 )
 from tests.support.tiny import TinyBackbone, evaluated
 
@@ -84,9 +87,7 @@ def name(number: int) -> str:
 
 def local(batch: Batch) -> Batch:
     """This rank's images of a batch."""
-    groups = None if batch.groups is None else local_part(batch.groups)
-    views = [local_part(view) for view in batch.views]
-    return Batch(views, local_part(batch.labels), local_part(batch.positions), groups)
+    return each_tensor(batch, local_part)
 
 
 def trajectory(
@@ -102,11 +103,13 @@ def trajectory(
     """The state after the steps, and the losses, of this process's part of the batches.
 
     groups: of batch norm. grouped: the first step whose images have groups, a fifth each; images of one group
-        are never negatives of each other.
+        are never negatives of each other. A method and a loss that take columns get these too.
     """
     (kind, option, cut), loss = CELLS[number]
     bn_groups = groups or GROUPS[number % 3]
-    method = build(kind, cut=cut, bn_groups=bn_groups, microbatches=microbatches, **option).to(dtype)
+    columns = takes_columns(kind, loss)
+    parts = {"bn_groups": bn_groups, "microbatches": microbatches, "within": columns}
+    method = build(kind, cut=cut, **parts, **option).to(dtype)
     task = task_of(method, loss_config(loss))
     model = replicated(task)
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)
@@ -116,6 +119,7 @@ def trajectory(
         batch = training_batch(kind, option, IMAGES, step, count)
         if step >= grouped:
             batch = replace(batch, groups=(torch.arange(IMAGES) * 7 + step) % 5 - 1)
+            batch = with_columns(batch, step) if columns else batch
         task.begin_step(step, step / steps)
         if step == 0:
             task.begin_epoch(0)

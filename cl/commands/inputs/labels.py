@@ -28,6 +28,7 @@ class Labels:
     Args:
         columns: what the table calls path, label and group; see `cl.images.table.read`.
         separator: between the labels in a cell.
+        others: further columns, by the options that name them.
 
     Raises:
         ValueError: the table is missing or damaged, has no column of paths or none of labels, or gives an
@@ -35,7 +36,11 @@ class Labels:
     """
 
     def __init__(
-        self, file: Path, columns: Mapping[str, str] | None = None, separator: str | None = None
+        self,
+        file: Path,
+        columns: Mapping[str, str] | None = None,
+        separator: str | None = None,
+        others: Mapping[str, str] | None = None,
     ) -> None:
         if file.suffix.lower() not in TABLES or not file.is_file():
             fault = "is not a .csv or .parquet file" if file.exists() else "does not exist"
@@ -43,7 +48,7 @@ class Labels:
         names = dict(zip(NAMES, NAMES, strict=True)) | dict(columns or {})
         if unknown := [name for name in names if name not in NAMES]:
             raise ValueError(f"a column {unknown[0]} is not read; name those of {', '.join(NAMES)}")
-        content = table.read(file, names, "--column {}")
+        content = table.read(file, names, "--column {}", others)
         if "label" not in content.columns:
             raise ValueError(
                 f"{content.about}; name the column of labels with --column label=..., or all "
@@ -52,11 +57,14 @@ class Labels:
         self._about = content.about
         self.file, self.has_groups = file, any(row.group for row in content.rows)
         self._rows: dict[str, LabelsAndGroup] = {}
+        self._others: dict[str, dict[str, str]] = {}
         self._places: dict[str, str] = {}
         self._found: dict[str, Path] = {}
         for row in content.rows:
             key, group = _key(row.path), row.group or ""
             self._places[_key(_absolute(file.parent / row.path))] = key
+            cells = zip(others or (), row.others, strict=True)
+            self._others.setdefault(key, {option: cell or "" for option, cell in cells})
             labels, known = self._rows.setdefault(key, ([], group))
             if known != group:
                 raise ValueError(f"{file} has two rows with different groups for {key}; correct one")
@@ -75,6 +83,11 @@ class Labels:
             self._found.setdefault(key, root / name)
             rows.append(self._rows.get(key, ([], "")))
         return rows
+
+    def cells(self, option: str, names: Sequence[str], files: Sequence[Path]) -> np.ndarray:
+        """(N,): what the column of this option says about each image, "" for nothing."""
+        keys = [self._row_of(name, file) for name, file in zip(names, files, strict=True)]
+        return np.array([self._others.get(key, {}).get(option, "") for key in keys])
 
     def _row_of(self, name: str, path: Path) -> str:
         """The key of an image's row, "" for none: by its name, or by its path if the name is another's."""
@@ -121,7 +134,10 @@ class Labels:
 
 
 def opened_table(
-    file: File | None, columns: Mapping[str, str] | None, separator: str | None
+    file: File | None,
+    columns: Mapping[str, str] | None,
+    separator: str | None,
+    others: Mapping[str, str] | None = None,
 ) -> Labels | None:
     """The table, if there is one.
 
@@ -130,7 +146,9 @@ def opened_table(
     """
     if file is None and (columns or separator):
         raise ValueError("--column and --separator describe the table of --labels; give it too")
-    return None if file is None else Labels(Path(file).expanduser(), columns, separator)
+    if file is None and others:
+        raise ValueError(f"{' and '.join(others)} name columns of the table of --labels; give it too")
+    return None if file is None else Labels(Path(file).expanduser(), columns, separator, others)
 
 
 def _labels_in(cell: str, separator: str) -> list[str]:

@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 
 from cl.config.params import Params
-from cl.data.order import Plan, plan_of
+from cl.data.order import Neighbours, Plan, plan_of
 from cl.data.reader import Reader
 from cl.runtime.registry import module_of
+from cl.sources import Source, table
 
 HARMFUL = 0.06  # for a trained backbone
 
@@ -34,7 +35,13 @@ def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -
 def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1) -> Iterator[str]:
     """The problems that `check_data` reports, one by one; `processes` will share a batch of pretraining."""
     checks: dict[str, Callable[[], Any]] = {
-        "optim": lambda: Plan(len(train), params.optim.batch_size, params.seed, ranks=processes),
+        "optim": lambda: Plan(
+            len(train),
+            params.optim.batch_size,
+            params.seed,
+            ranks=processes,
+            neighbours=neighbours(params.dataset, train),
+        ),
         "optim.monitor": lambda: params.optim.monitor.check(train, val),
     }
     for group in ("evaluations", "analyses"):
@@ -49,6 +56,14 @@ def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1
             check()
         except ValueError as error:
             yield f"{place}: {error}"
+
+
+def neighbours(dataset: Source, train: Reader) -> Neighbours | None:
+    """Which images pretraining draws together."""
+    if not isinstance(dataset, table.Config) or not dataset.value_columns:
+        return None
+    columns = train.values.get("positive"), train.values.get("within")
+    return Neighbours(*columns, dataset.per_value, dataset.within_values)
 
 
 def warnings(params: Params) -> Iterator[str]:

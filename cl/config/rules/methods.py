@@ -33,8 +33,9 @@ def _fit(gives: Traits, needs: Traits, loss: type[LossConfig]) -> bool:
 
 def _loss_fits_method(params: Params) -> None:
     method, loss = params.method, params.loss
-    several = method.positives(len(params.view_sizes)) > 1
-    gives = method.gives if several else method.gives - {"several positives"}
+    several = method.positives(len(params.view_sizes)) > 1 or "positive" in params.dataset.value_columns
+    traits: Traits = {"several positives"}
+    gives = method.gives | traits if several else method.gives - traits
     if _fit(gives, method.needs, type(loss)):
         return
     fitting = " or ".join(losses_for(type(method), gives))
@@ -49,6 +50,17 @@ def _loss_fits_method(params: Params) -> None:
         f"method.kind={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[lacking[0]]}; choose "
         f"loss={fitting}, or a method that `python -m pipeline.compatibility {loss.kind}` lists"
     )
+
+
+def _columns_fit_method_and_loss(params: Params) -> None:
+    columns = params.dataset.value_columns
+    given = " and ".join(f"dataset.{role}={name}" for role, name in columns.items())
+    for name, group, part in (("method", "methods", params.method), ("loss", "losses", params.loss)):
+        if columns and "columns" not in part.gives:
+            fitting = [kind for kind in kinds(group) if "columns" in module_of(group, kind).Config.gives]
+            raise ValueError(
+                f"{given} is not defined for {name}.kind={part.kind}; choose {name}={' or '.join(fitting)}"
+            )
 
 
 def _temperature_fits_method(params: Params) -> None:
@@ -135,6 +147,7 @@ def _method_has_the_queue(params: Params) -> None:
 
 
 CHECKS = (
+    _columns_fit_method_and_loss,
     _loss_fits_method,
     _temperature_fits_method,
     _views_fit_method,

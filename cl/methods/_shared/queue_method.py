@@ -11,7 +11,7 @@ from cl.networks.queue import Queue
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives, gather_groups
-from cl.objective.terms import Contrast
+from cl.objective.terms import Contrast, of_same_value
 from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
 
@@ -32,20 +32,26 @@ class QueueMethod(BaseMethod):
         super().__init__(config, setup)
         self.shuffle = config.shuffle
         self.target = Target(self.backbone, self.projector, config.ema)
-        self.queue = Queue(config.queue, config.projector.out)
+        self.queue = Queue(config.queue, config.projector.out, within=setup.within)
         self._new: tuple[Tensor, Tensor | None] | None = None
+        self._new_within: Tensor | None = None
 
     def against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
         """N queries (N, D), each with its P keys (N, P, D), against the whole queue."""
-        groups = batch.row_groups()
-        negatives = Negatives(self.queue.rows, query_groups=groups, row_groups=self.queue.groups)
-        return self.contrast(queries, keys, negatives)
+        negatives = Negatives(
+            self.queue.rows,
+            query_groups=batch.row_groups(),
+            row_groups=self.queue.groups,
+            query_within=batch.within,
+            row_within=self.queue.within,
+        )
+        return self.contrast(queries, keys, negatives, others=of_same_value(keys, batch))
 
     def enqueue_after_step(self, keys: Tensor, batch: Batch) -> None:
         """Let `after_step` enqueue the E keys of each image (N, E, D) of all ranks, in the order of keys."""
-        groups = gather_groups(batch.row_groups())
-        new_groups = None if groups is None else groups.repeat(keys.shape[1])
-        self._new = gather(keys).transpose(0, 1).flatten(0, 1), new_groups
+        numbers = gather_groups(batch.row_groups()), gather_groups(batch.within)
+        groups, self._new_within = (None if each is None else each.repeat(keys.shape[1]) for each in numbers)
+        self._new = gather(keys).transpose(0, 1).flatten(0, 1), groups
 
     def after_step(self, progress: float) -> None:
         """Move the target encoder, then replace the oldest keys of the queue by this step's.
@@ -54,7 +60,7 @@ class QueueMethod(BaseMethod):
         """
         self.target.ema_update(self.backbone, self.projector, progress)
         assert self._new is not None
-        self.queue.enqueue(*self._new, self.generator("queue"))
+        self.queue.enqueue(*self._new, self.generator("queue"), self._new_within)
 
     def encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""

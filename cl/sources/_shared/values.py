@@ -1,0 +1,42 @@
+"""What the values of `dataset.positive` and `dataset.within` let training do."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from cl.console.wording import counted
+
+ALONE = {"positive": "have only their own views as positives", "within": "have no negatives and do not count"}
+USELESS = {"positive": "so none is a negative of another", "within": "so all remain negatives"}
+
+
+def check_values(columns: Mapping[str, str], cells: Sequence[Sequence[str | None]]) -> list[str]:
+    """A sentence about the images that have no other image of their value, if there are any.
+
+    Args:
+        columns: the names of the columns `positive` and `within`, those that are used.
+        cells: of each image, in the order of the columns; empty for an image that the table does not list.
+
+    Raises:
+        ValueError: all images have one value, or none has that of another.
+    """
+    return [
+        remark
+        for number, (role, column) in enumerate(columns.items())
+        for remark in _check(role, column, Counter(row[number] if row else None for row in cells))
+    ]
+
+
+def _check(role: str, column: str, counts: Counter[str | None]) -> list[str]:
+    images, missing, option = counts.total(), counts.pop(None, 0), f"dataset.{role}={column}"
+    if len(counts) == 1 and not missing:
+        raise ValueError(
+            f"{option}: all {images} images have the value {next(iter(counts))!r}, {USELESS[role]}; choose "
+            "another column"
+        )
+    alone = missing + sum(count == 1 for count in counts.values())
+    if alone == images:
+        raise ValueError(
+            f"{option}: no two of the {images} images have the same value; choose another column"
+        )
+    without = f"{counted(alone, 'images')} without a value, or with one that no other has,"
+    return [f"{option}: {without} {ALONE[role]}"] if alone else []
