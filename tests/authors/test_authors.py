@@ -5,7 +5,6 @@
 """
 
 import json
-import re
 from math import inf, isfinite, nan
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of, main
+from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of
 from benchmarks.authors.harness.comparison import STEPS, Training
 from benchmarks.authors.harness.pairing import Pair
 from benchmarks.authors.harness.table import table
 from benchmarks.authors.lightly_tests import Counter
-from tests.support.commands import git
 from tests.support.project import ROOT
 
 # Of the other methods, the golden values show changes: tests/methods/test_contract.py.
@@ -125,40 +122,6 @@ def test_every_comparison_has_been_saved_after_agreeing() -> None:
             assert max(entry["agreement"].values()) <= comparisons[name].tolerance
             source = comparisons[name].source
             assert (entry["source"], entry["commit"]) == (source.repository, source.commit)
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A clone of MoCo's code at another commit than the one that was compared."""
-    (tmp_path / "moco").mkdir()
-    (tmp_path / "moco/builder.py").touch()
-    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "another"]):
-        git(tmp_path, *arguments)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("moco --source {clone}/moco", "is not a clone of facebookresearch/moco at 132aea9"),
-        ("moco --source {clone}", "is with facebookresearch/moco at 132aea9; run `git -C {clone} checkout"),
-        ("moco --only moco_v4", "--only moco_v4 is not .*: moco_v1, moco_v2, moco_v2_two_processes"),
-        ("knn", "lightly-ai/lightly at e8d317f or vturrisi/solo-learn at 9187ea3"),
-        ("--save", ""),
-        ("--only moco_v1", ""),
-    ],
-)
-def test_mistakes_are_answered_in_one_sentence(arguments: str, message: str, clone: Path) -> None:
-    result = CliRunner().invoke(main, arguments.format(clone=clone).split())
-    assert result.exit_code == (1 if message else 2), result.output
-    assert re.search(message.format(clone=clone), result.output)
-    assert not message or result.output.count("\n") == 1
-
-
-def test_without_a_name_it_lists_the_names_with_their_sources() -> None:
-    lines = CliRunner().invoke(main).output.splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == NAMES
-    assert "    facebookresearch/moco-v3 at c349e6e" in lines
 
 
 def test_the_page_shows_the_saved_differences() -> None:

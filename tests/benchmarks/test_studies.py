@@ -113,30 +113,6 @@ def test_the_correction_is_holms() -> None:
     assert studies.corrected([likely, likely, likely]) == [studies.UNDECIDED] * 3
 
 
-def test_seeds_needed_are_those_of_a_power_of_80_percent() -> None:
-    """Of a paired t test: 34 for half a standard deviation, 3 for four (G*Power)."""
-    assert studies.power(0.5, 34) == pytest.approx(0.8078, abs=1e-4)
-    decision = decided(PAIR, a=(-0.5, 0.5, 1.5), b=ZERO)
-    assert decision.seeds_needed() == 34
-    assert studies.cells(decision, decision.verdict)[-2:] == ["3 (34)", "undecided"]
-
-
-def test_the_page_names_every_arm_and_verdict() -> None:
-    """A deviation of 0.007 needs three decimals; what follows and what continues come first."""
-    page = studies.page(study(), rows(a=A, b=B))
-    assert "6 of 9 runs have finished. The plan was registered" in page
-    assert f"| a | `loss=dcl` | 61.0 ± {np.std(A, ddof=1):.1f} | 3 |" in page
-    assert "| c | `loss=dclw` |  | 0 |" in page
-    interval = ttest_rel(A, B).confidence_interval(0.95)
-    assert f"| a - b | above 0 | +2.83 | {interval.low:+.3g} to {interval.high:+.3g} | 3 | shown |" in page
-    assert "* Commits of the code: abc\n" in page
-    old = study(follows="Take a.", continued="new", registration="with results")
-    page = studies.page(old, rows(a=(1.1166, 1.1062, 1.1035), b=(0.84, 0.84, 0.84)))
-    begin = ["# Is a larger than b?", "**What follows:** Take a.", "Continued by new.", "6 of 9 runs"]
-    assert page.startswith("\n\n".join(begin)) and "committed with its results" in page
-    assert "| 1.109 ± 0.007 | 3 |" in page and "| 0.8 ± 0.0 | 3 |" in page
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
