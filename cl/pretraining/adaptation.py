@@ -130,13 +130,13 @@ class Adaptation:
             return Outcome().sentence
         images, found = len(self.sets[1]), len(np.unique(self.groups[1]))
         known = counted(images, "labelled images")
-        if found < images:
-            known += f" in about {counted(found, 'groups')}"
-            if self.sets[1].reader.groups is None:
-                known += (
-                    " (bursts by names, times and features; give a column group instead, or ungrouped=true "
-                    "if each image stands alone)"
-                )
+        if found < images and self.sets[1].reader.groups is not None:
+            known += f" in {counted(found, 'groups')}"
+        elif found < images:
+            known += (
+                f" in about {counted(found, 'bursts')} (by names, times and features; give a column group "
+                "instead, or ungrouped=true if each image stands alone)"
+            )
         few = "; hold out 100 or more (dataset.holdout), or expect the start back" if found < 100 else ""
         least = f"{smallest_seen(found):.1f} points"
         return f"held out: {known}, which can hardly show differences below {least}{few}"
