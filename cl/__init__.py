@@ -17,6 +17,7 @@ Losses, called as `loss(z0, z1)` with two or more views (N, D); docs/losses.md:
     VICRegLoss           equal views with spread and without correlation
 
 Functions of the commands `cl NAME`, each with the same arguments:
+    advise               whether to train an encoder on your images, from which start, with which command
     classify             classes of images, from a few labels
     compare              whether one encoder is better than another, image by image
     duplicates           groups of images that are copies of each other
@@ -39,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from cl.commands.advise import advise
     from cl.commands.classify import classify
     from cl.commands.compare import compare
     from cl.commands.duplicates import duplicates
@@ -68,8 +70,8 @@ if TYPE_CHECKING:
 _MODULES = {"knn_accuracy": "cl.features.scores", "linear_probe": "cl.features.scores"}
 __all__ = [
     "BarlowTwinsLoss", "CosineLoss", "DCLLoss", "DCLWLoss", "DebiasedLoss", "EqCoLoss", "InfoNCELoss",
-    "InvariantSpreadLoss", "JCLLoss", "SigmoidLoss", "VICRegLoss", "classify", "compare", "duplicates",
-    "embed", "evaluate", "export", "knn_accuracy", "linear_probe", "load", "search",
+    "InvariantSpreadLoss", "JCLLoss", "SigmoidLoss", "VICRegLoss", "advise", "classify", "compare",
+    "duplicates", "embed", "evaluate", "export", "knn_accuracy", "linear_probe", "load", "search",
 ]  # fmt: skip
 
 

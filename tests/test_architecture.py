@@ -51,8 +51,8 @@ MAY_IMPORT = {
         "cl.runtime cl.sources cl.training"
     ),
     "cl.commands": (
-        "cl.console cl.data cl.encoders cl.evaluations cl.features cl.images cl.networks cl.runtime "
-        "cl.shards cl.statistics"
+        "cl.console cl.data cl.encoders cl.evaluations cl.features cl.images cl.losses cl.methods "
+        "cl.networks cl.pretraining cl.runtime cl.shards cl.statistics cl.training"
     ),
     "cl": "cl.commands cl.encoders cl.features cl.losses cl.networks cl.objective cl.runtime",
     "pipeline.support": (

@@ -108,6 +108,31 @@ size_options = _together(
 )
 
 
+@main.command("advise", short_help="Tell whether to train an encoder on your images.")
+@click.argument("folder", type=PATH)
+@click.option(
+    "--encoder", "encoders", multiple=True, help="As elsewhere; may be repeated.  [default: those at hand]"
+)
+@click.option("--labels", type=PATH, help="A table with the columns path and label, instead of folders.")
+@table_options
+@UNGROUPED
+@click.option("--minutes", default=3.0, show_default=True, help="Of training, at most; 0: none.")
+@click.option("--to", type=PATH, help="A table of the labels and bursts, for training: .csv or .parquet.")
+@entry_point
+def advise_command(**options: Any) -> None:
+    """Tell whether training an encoder further on the images in FOLDER is worth it, and with which command.
+
+    Looks at the images, measures the encoders at hand on them, trains the best one for a few minutes, and
+    judges it on other images. At hand are models/backbone.safetensors and what torchvision and timm have
+    downloaded before. Folders in FOLDER are classes, below train/ and val/ if both are there. Without labels,
+    nothing is trained: no number would show whether it helped.
+    """
+    from cl.commands.advise import advise
+
+    for line in advise(**options).lines():
+        echo(line)
+
+
 @main.command("classify", short_help="Classify images from a few labels.")
 @click.option("--labels", help="A .csv or .parquet table with the columns path and label, optionally group.")
 @table_options

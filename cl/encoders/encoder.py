@@ -20,7 +20,7 @@ from cl.networks.backbones import Backbone, BackboneConfig
 from cl.networks.dense import dense_features
 from cl.runtime.base_config import check_crop
 from cl.runtime.machine import channels_last, default_device
-from cl.runtime.tensor_files import save_tensors
+from cl.runtime.tensor_files import licence, save_tensors
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET = Transform(resize=256, crop=224, mean=MEAN, std=STD, upright=True)
@@ -41,7 +41,10 @@ class Encoder(nn.Module):
     records_size: whether the encoder's file records the image size; otherwise it is ImageNet's usual size.
     width: features per image.
     config: the architecture; None if no configuration describes it.
+    licence: of the weights, as their file or publisher records it.
     """
+
+    licence = "unknown"
 
     def __init__(
         self,
@@ -188,6 +191,7 @@ def load(file: str, prefix: str | None = None) -> Encoder:
     transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
     config = None if found.deviation else found.config
     encoder = Encoder(found.network, transform, found.architecture, records_size=records_size, config=config)
+    encoder.licence = licence(found.metadata)
     return channels_last(encoder)
 
 

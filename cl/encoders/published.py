@@ -6,6 +6,7 @@
 
 import dataclasses
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".tar", ".pkl", ".torch")  # of weights
@@ -31,6 +32,29 @@ def fetch(name: str) -> tuple[Path, dict[str, str]]:
     if name.startswith("timm:"):
         return _timm(name)
     return _torchvision(name) if name.startswith("torchvision:") else located(name), {}
+
+
+def downloaded() -> list[str]:
+    """The names of published weights that are on this machine, found without a connection."""
+    import torch  # late: it takes seconds to import
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+    from torchvision.models import get_model_weights
+
+    from cl.networks.backbones.resnet import PUBLISHED
+
+    files = Path(torch.hub.get_dir()) / "checkpoints"
+    names = [
+        f"torchvision:{network}:{weights.name}"
+        for network in PUBLISHED
+        for weights in get_model_weights(network)
+        if (files / weights.url.rsplit("/", 1)[1]).is_file()
+    ]
+    with suppress(CacheNotFound):
+        for repository in scan_cache_dir().repos:
+            stored = {file.file_name for revision in repository.revisions for file in revision.files}
+            if repository.repo_id.startswith("timm/") and "model.safetensors" in stored:
+                names.append(f"timm:{repository.repo_id.removeprefix('timm/')}")
+    return sorted(names)
 
 
 def located(name: str) -> Path:

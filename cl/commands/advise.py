@@ -1,0 +1,168 @@
+"""advise: which encoder to start from, and whether training it on one's own images is worth it."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cl.commands.classifiers import heads
+from cl.commands.inputs import sample
+from cl.commands.inputs.held_together import digests, held_together, with_bursts
+from cl.commands.inputs.labels import opened_table
+from cl.commands.inputs.paths import File
+from cl.commands.inputs.sample import Sample
+from cl.commands.jobs import near_duplicates, starts, trial
+from cl.commands.jobs.starts import Start
+from cl.commands.outputs.advice import FEW, Advice, Tried, advice
+from cl.commands.outputs.tables import target_of
+from cl.console.command import progress
+from cl.console.progress import Progress
+from cl.console.wording import counted
+from cl.features.correctness import all_same, correctness
+from cl.pretraining.adaptation import verdict
+from cl.runtime.tables import write_table
+
+HOLDOUT = 0.3  # of the labelled images judges a run, unless the folder has val/
+RATES = 0.02, 0.12  # the recipe's learning rates; the second is tried if the first is not better
+
+
+def advise(
+    folder: File,
+    *,
+    encoders: Sequence[File] = (),
+    labels: File | None = None,
+    columns: Mapping[str, str] | None = None,
+    separator: str | None = None,
+    ungrouped: bool = False,
+    minutes: float = 3.0,
+    to: File | None = None,
+) -> Advice:
+    """Look at images, measure the encoders at hand on them, and try whether training one further helps.
+
+    With labels, encoders are compared by kNN and logistic regression, cross-validated; the best one is then
+    trained as `recipe=own/adapt` trains, and judged by the same rule, on images of other groups. Without
+    labels, nothing is trained: no measure would show whether it helped.
+
+    Args:
+        folder: of at least 20 images. Folders in it are classes, below train/ and val/ if both are there. Of
+            more than 1,000 images, 1,000 are looked at.
+        encoders: files or names that `cl.load` takes; none: models/backbone.safetensors, and what torchvision
+            and timm have downloaded before.
+        labels, columns, separator: as in `evaluate`.
+        ungrouped: each image stands alone; otherwise bursts are held out together.
+        minutes: of training, at most; 0: none.
+        to: a .csv or .parquet file to write, with the columns path and label, for `dataset.table`.
+
+    Raises:
+        ValueError: there are too few images, they are all equal, or an encoder cannot be loaded.
+    """
+    target, show = target_of(to, labels, encoders), progress("advise")
+    place, table = Path(folder).expanduser(), opened_table(labels, columns, separator)
+    images = sample.read(place, table)
+    measured = [starts.embedded(*start, images.files) for start in starts.find(encoders, show.say)]
+    for start in measured:
+        if all_same(torch.from_numpy(start.features)):
+            raise ValueError(
+                f"{start.title}, gives {counted(len(images), 'images')} equal features; give other "
+                "images if they are equal, or else another encoder"
+            )
+    together, remarks = _together(images, measured, ungrouped=ungrouped)
+    judging, labelling = _measure(measured, images, together)
+    measured.sort(key=lambda start: (start.name == starts.PIXELS, -start.score))
+    pixels = measured[-1]
+    pairs = near_duplicates.find(pixels.features, images.files, pixels.encoder, show.count)[1]
+    remarks.append(f"near copies of others: {counted(len(np.unique(pairs.positions)), 'images')}")
+    trials = []
+    if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
+        trials = _trials(measured[0], images, together, judging, minutes, show)
+    source, data = target or labels, [f"dataset.name={place.absolute()}"]
+    if len(judging) and not (source or images.has_splits):
+        source = "labels.csv"
+        command = f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"
+        remarks.append(f"training needs the classes as a table, which this writes: {command}")
+    if target:
+        rows = {name: label for name, label in images.listed.items() if label}
+        write_table(target, {"path": [*rows], "label": [*rows.values()]})
+    if source:
+        names = columns or {} if source == labels else {}
+        data += ["dataset=partly_labelled", f"dataset.table={Path(source).expanduser().absolute()}"]
+        data += [f"dataset.columns.{name}={column}" for name, column in names.items()]
+        data.append(f"dataset.holdout={HOLDOUT}")
+    elif images.has_splits:
+        data.append("dataset=folder")
+    about = [_about(place, images), labelling, *remarks]
+    return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data)
+
+
+def _together(images: Sample, found: list[Start], *, ungrouped: bool) -> tuple[np.ndarray, list[str]]:
+    """A number for each image, equal for images of a group or burst and for copies; remarks."""
+    together, remarks = held_together(images.groups.tolist(), digests(images.files))
+    if ungrouped or any(images.groups):
+        return together, remarks
+    features = [start.features for start in found[:-1] or found]  # pixels only if there is nothing else
+    together, bursts = with_bursts(together, features, images.files, images.labels)
+    return together, remarks + bursts
+
+
+def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[np.ndarray, str]:
+    """Measure the starts; the positions of the labelled images if these judge them, and a sentence."""
+    known = np.flatnonzero(images.labels != "")
+    labels, groups = images.labels[known], together[known]
+    try:
+        folds = starts.folds(labels, groups, heads.FOLDS) if len(known) else []
+        sentence = "labels: none"
+    except ValueError as error:
+        folds, sentence = [], f"labels cannot judge: {error}"
+    for start in found:
+        if folds:
+            start.measures = starts.by_labels(start.features[known], labels, groups, folds)
+        else:
+            start.measures = starts.by_neighbours(start, images.pixels)
+    if not folds:
+        return known[:0], sentence
+    counts = np.unique(labels, return_counts=True)[1]
+    return known, f"labels: {len(counts)} classes with {counts.min()} to {counts.max()} images"
+
+
+def _about(folder: Path, images: Sample) -> str:
+    total = f" of {len(images.listed)}" if len(images.listed) > len(images) + images.unreadable else ""
+    gray = np.mean([(each == each[..., :1]).all() for each in images.pixels])
+    return (
+        f"{folder}: {counted(len(images), 'images')}{total}, {100 * gray:.0f} % of them gray, median short "
+        f"side {np.median(images.sides):.0f} px; unreadable: {images.unreadable}"
+    )
+
+
+def _trials(
+    start: Start, images: Sample, together: np.ndarray, judging: np.ndarray, minutes: float, show: Progress
+) -> list[Tried]:
+    """Adaptations of the start at RATES, until one is better on images that it has not seen."""
+    held, rest = parts(images, together, judging)
+    seen, labels, trials = np.intersect1d(rest, judging), images.labels, list[Tried]()
+    full = len(RATES) * trial.recipe_steps(len(rest) * len(images.listed) // len(images))
+    show.say(f"training for at most {minutes:g} minutes on {counted(len(rest), 'images')}")
+    for rate in RATES:
+        pixels = [images.pixels[row] for row in rest]
+        encoder, steps, seconds = trial.adapted(start.encoder, pixels, rate, 60 * minutes / len(RATES), show)
+        after = starts.embedded(start.name, encoder, images.files).features
+        pairs = [(start.features[rows], after[rows]) for rows in (seen, held)]
+        scores = correctness(pairs[0], labels[seen], pairs[1], labels[held])
+        outcome = verdict(scores, labels[held].tolist(), together[held], seed=0)
+        assert outcome.comparison
+        trials.append(Tried(rate, steps, full, seconds, outcome.comparison, outcome.is_better))
+        if outcome.is_better:
+            break
+    return trials
+
+
+def parts(images: Sample, together: np.ndarray, judging: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of the images that judge a trial, of those at `judging`, and of those that it trains on.
+
+    The first are below val/, or else a third; whole groups. No image of their groups is trained on.
+    """
+    held = judging[images.is_val[judging]]
+    if not len(held):
+        held = judging[starts.folds(images.labels[judging], together[judging], round(1 / HOLDOUT))[0][1]]
+    return held, np.flatnonzero(~np.isin(together, together[held]))

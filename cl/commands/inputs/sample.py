@@ -1,0 +1,100 @@
+"""A sample of the images in a folder, decoded, with the labels that folders or a table give them."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as Picture
+
+from cl.commands.inputs.labels import Labels, classes
+from cl.commands.inputs.listing import images_in
+from cl.console.wording import counted
+from cl.encoders.encoder import IMAGENET
+from cl.runtime.cores import cores
+from cl.runtime.files import UNREACHABLE
+
+MOST, LEAST = 1000, 20  # images
+SHORT_SIDE = 192  # pixels of a decoded image at most: crops of 96 px are taken from it
+
+
+@dataclass(frozen=True)
+class Sample:
+    """N images that can be read, of all images in a folder.
+
+    files, pixels: N paths; N arrays (H, W, 3) uint8.
+    sides: (N,) the short sides of the files' images, in pixels.
+    labels, groups: (N,) strings, "" for an image without one.
+    listed: the paths from the folder and the labels of all its images.
+    has_splits: whether the classes are below train/ and val/; is_val: (N,) whether an image is below val/.
+    unreadable: how many others of the sample cannot be decoded.
+    """
+
+    files: list[Path]
+    pixels: list[np.ndarray]
+    sides: np.ndarray
+    labels: np.ndarray
+    groups: np.ndarray
+    listed: dict[str, str]
+    has_splits: bool
+    is_val: np.ndarray
+    unreadable: int
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def read(folder: Path, table: Labels | None) -> Sample:
+    """At most MOST images, chosen at random.
+
+    Args:
+        table: of labels; without it, folders are classes, below train/ and val/ if the folder has both.
+
+    Raises:
+        ValueError: it is not a folder, or fewer than LEAST images can be read.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give the folder that your images are in")
+    splits = [] if table else [folder / "train", folder / "val"]
+    has_splits = bool(splits) and all(map(Path.is_dir, splits))
+    rows = []
+    for given in splits if has_splits else [folder]:
+        names = [name for name, _ in images_in([given], Counter())]
+        known = classes(given, names, table)
+        rows += [(given / name, *(label or ("", ""))) for name, label in zip(names, known, strict=True)]
+    chosen = np.random.default_rng(0).permutation(len(rows))[:MOST]
+    sample = [rows[row] for row in sorted(chosen.tolist())]
+    with ThreadPoolExecutor(cores()) as pool:
+        decoded = [*pool.map(_decoded, (file for file, *_ in sample))]
+    readable = [(*row, *image) for row, image in zip(sample, decoded, strict=True) if image]
+    if len(readable) < LEAST:
+        raise ValueError(
+            f"{folder} has {counted(len(readable), 'images')} that can be read, of {len(sample)}, expected "
+            f"{LEAST} or more to measure anything; use an encoder as it is: `cl embed`"
+        )
+    files, labels, groups, pixels, sides = zip(*readable, strict=True)
+    return Sample(
+        [*files],
+        [*pixels],
+        np.array(sides),
+        np.array(labels),
+        np.array(groups),
+        {str(file.relative_to(folder)): label for file, label, _ in rows},
+        has_splits,
+        np.array([has_splits and file.is_relative_to(splits[1]) for file in files]),
+        len(sample) - len(readable),
+    )
+
+
+def _decoded(file: Path) -> tuple[np.ndarray, int] | None:
+    """The image with a short side of at most SHORT_SIDE, and the file's; None if it cannot be decoded."""
+    try:
+        pixels = IMAGENET.decoded(file)
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in UNREACHABLE:
+            raise
+        return None
+    side = min(pixels.shape[:2])
+    height, width = (max(1, round(min(1, SHORT_SIDE / side) * length)) for length in pixels.shape[:2])
+    return np.asarray(Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC)), side

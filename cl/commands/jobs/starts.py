@@ -1,0 +1,156 @@
+"""The encoders that are at hand, and how well their features tell images apart."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import fspath
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cl.commands.classifiers.heads import Fold, folds_of
+from cl.commands.defaults import ENCODER
+from cl.commands.embed import embed
+from cl.commands.inputs.paths import File
+from cl.commands.jobs import trial
+from cl.data.transform import Transform
+from cl.data.views import RandomNumbers, random_crop_box
+from cl.encoders.encoder import MEAN, STD, Encoder, opened
+from cl.encoders.published import downloaded
+from cl.features.extraction import PIXELS as SIDE
+from cl.features.extraction import Pixels
+from cl.features.knn import nearest_in_array
+from cl.features.scores import checked, knn_correct, linear_correct
+from cl.networks.backbones import Backbone
+from cl.statistics import Interval, independent, interval
+
+PIXELS = "raw pixels"  # the name of an encoder that nobody trained
+MOST = 4  # downloaded encoders that are measured
+K, NEIGHBOURS = 20, 10  # that vote; that an image and a part of it should share
+PART = (0.5, 1.0)  # of the image's area
+Measures = dict[str, tuple[float, Interval | None]]  # percentages with 95 % intervals
+
+
+@dataclass
+class Start:
+    """An encoder and its features (N, D) of the images.
+
+    name: what it was loaded from.
+    milliseconds: per image, here, with decoding.
+    measures: see `by_labels` and `by_neighbours`.
+    """
+
+    name: str
+    encoder: Encoder
+    features: np.ndarray
+    milliseconds: float
+    measures: Measures
+
+    @property
+    def title(self) -> str:
+        """Its name, and the side of its images."""
+        return f"{self.name}, {self.encoder.transform.crop} px"
+
+    @property
+    def megabytes(self) -> float:
+        """The size of the weights."""
+        return sum(each.numel() * each.element_size() for each in self.encoder.parameters()) / 1e6
+
+    @property
+    def score(self) -> float:
+        """The mean of the measures."""
+        return float(np.mean([percent for percent, _ in self.measures.values()]))
+
+
+class _Pixels(Pixels):
+    """Pixels as the features of a network with one weight."""
+
+    fc_features = 3 * SIDE**2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, SIDE, SIDE) to (N, 3 SIDE SIDE)."""
+        return self.scale * super().forward(images)
+
+
+def find(given: Sequence[File], say: Callable[[str], None]) -> list[tuple[str, Encoder]]:
+    """The given encoders with their names, or this folder's and those downloaded earlier; last, raw pixels.
+
+    Each has its own size of images, and is there again with that of `own/adapt` if its file records none.
+
+    Raises:
+        ValueError: a given one cannot be loaded.
+    """
+    names = [fspath(name) for name in given] or [ENCODER] * Path(ENCODER).is_file() + downloaded()
+    if not given and len(names) > MOST:
+        say(f"not measured: {', '.join(names[MOST:])}; choose with --encoder")
+        names = names[:MOST]
+    found = []
+    for name in names:
+        try:
+            encoder = opened(name)
+            resize, crop = trial.sizes(encoder)
+        except ValueError as error:
+            if given:
+                raise
+            say(f"left out: {error}")
+            continue
+        found.append((name, encoder))
+        if not encoder.records_size and crop != encoder.transform.crop:
+            small = copy.copy(encoder)
+            small.transform = encoder.transform.model_copy(update={"resize": resize, "crop": crop})
+            found.append((name, small))
+    pixels = Transform(resize=SIDE, crop=SIDE, mean=MEAN, std=STD, upright=True)
+    return [*found, (PIXELS, Encoder(cast("Backbone", _Pixels()), pixels, PIXELS))]
+
+
+def embedded(name: str, encoder: Encoder, files: Sequence[Path]) -> Start:
+    """An encoder with its features of the images, not yet measured."""
+    began = time.monotonic()
+    found = embed(files, encoder=encoder)
+    assert found and len(found.names) == len(files)
+    return Start(name, encoder, found.features, 1000 * (time.monotonic() - began) / len(files), {})
+
+
+def folds(labels: np.ndarray, together: np.ndarray, number: int) -> list[Fold]:
+    """Of labelled images; equal numbers stay in one fold. Raises as `folds_of`."""
+    names, codes = np.unique(labels, return_inverse=True)
+    return folds_of(codes[:, None] == np.arange(len(names)), names.tolist(), together, number)
+
+
+def by_labels(features: np.ndarray, labels: np.ndarray, together: np.ndarray, parts: list[Fold]) -> Measures:
+    """Accuracies of kNN and logistic regression of `cl evaluate`, by cross-validation.
+
+    The intervals are wider because folds share training images, as in `cl classify`.
+    """
+    found: dict[str, np.ndarray] = {name: np.zeros(len(labels)) for name in ("kNN", "logistic regression")}
+    for seen, held in parts:
+        rows = checked(features[seen], labels[seen], features[held], labels[held])
+        found["kNN"][held] = knn_correct(*rows, k=min(K, len(seen))).cpu().numpy()
+        found["logistic regression"][held] = linear_correct(*rows).cpu().numpy()
+    inflation = 1 + len(parts) / (len(parts) - 1)
+    return {
+        name: (100 * each.mean(), interval(100 * each.mean(), independent(each, together) / inflation))
+        for name, each in found.items()
+    }
+
+
+def by_neighbours(start: Start, images: Sequence[np.ndarray]) -> Measures:
+    """How many of the 10 nearest images of every second image are also nearest to a part of it."""
+    parts = []
+    for number, pixels in enumerate(images[1::2]):
+        left, top, right, bottom = random_crop_box(pixels.shape[:2], PART, RandomNumbers(0, 0, number, 0))
+        parts.append(np.ascontiguousarray(pixels[top:bottom, left:right]))
+    rows, k = start.features, min(NEIGHBOURS, len(start.features) // 2)
+    near = [
+        nearest_in_array(each, rows[::2], k)[1] for each in (rows[1::2], start.encoder.embed(parts).numpy())
+    ]
+    shared = (near[0][:, :, None] == near[1][:, None]).any(2).mean()
+    return {"same neighbours for a part": (100 * float(shared), None)}

@@ -1,0 +1,155 @@
+"""What `cl advise` found: a screen of numbers, and the sentences that follow from them."""
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cl.commands.jobs import trial
+from cl.commands.jobs.starts import PIXELS, Start
+from cl.console.wording import counted, duration
+from cl.encoders.published import is_name
+from cl.pretraining.adaptation import smallest_seen
+from cl.statistics import PairedComparison
+
+FEW = 200  # images that an adaptation needs
+GET, MEGABYTES = "torchvision:resnet50", 98  # a start to download
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial of `own/adapt` from the best start.
+
+    full: the steps of the recipe on all images, at all rates; seconds: per step.
+    comparison: of the start (A) and the trained encoder (B), on held-out images; is_better: by the rule of
+        `own/adapt`.
+    """
+
+    rate: float
+    steps: int
+    full: int
+    seconds: float
+    comparison: PairedComparison
+    is_better: bool
+
+    @property
+    def gain(self) -> str:
+        """Of the mean of all measures, in points."""
+        row = self.comparison.overall
+        return f"{row.difference:+.1f} [{row.low:.1f}, {row.high:.1f}]"
+
+    def __str__(self) -> str:
+        row, groups = self.comparison.overall, self.comparison.groups
+        return (
+            f"trial: {self.steps} of the recipe's {self.full} steps, at rate {self.rate:g}, "
+            f"{duration(self.steps * self.seconds)}: {row.a:.1f} % to {row.b:.1f} %, {self.gain}, on "
+            f"{counted(self.comparison.images, 'held-out images')} of {counted(groups, 'groups')}"
+        )
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do with the images, and why.
+
+    about: sentences about the images.
+    starts: the encoders, best first, and the raw pixels.
+    trials: short adaptations of the best start.
+    answer: sentences; commands: what to run.
+    """
+
+    verdict: Literal["adapt", "keep", "train from scratch", "get an encoder"]
+    about: list[str]
+    starts: list[Start]
+    trials: list[Tried]
+    answer: list[str]
+    commands: list[str]
+
+    def lines(self) -> Iterator[str]:
+        """The screen."""
+        width = max(len(start.title) for start in self.starts)
+        header = "".join(f"  {measure:<22}" for measure in self.starts[0].measures)
+        yield from self.about
+        yield f"{'':<{width}}     MB  ms/image  licence     {header}".rstrip()
+        for start in self.starts:
+            cells = [f"{percent:5.1f} % {within or ''}" for percent, within in start.measures.values()]
+            row = f"{start.title:<{width}}  {start.megabytes:5.0f}  {start.milliseconds:8.1f}  "
+            row += f"{start.encoder.licence:<12}" + "".join(f"  {cell:<22}" for cell in cells)
+            yield row.rstrip()
+        yield from map(str, self.trials)
+        yield from (f"=> {sentence}" for sentence in self.answer)
+        yield from (f"   {command}" for command in self.commands)
+
+
+def advice(
+    folder: str, images: int, about: list[str], starts: list[Start], trials: list[Tried], data: list[str]
+) -> Advice:
+    """What follows from the numbers.
+
+    Args:
+        folder: for a shell.
+        images: how many are in the folder.
+        data: the overrides that name the images and their labels.
+    """
+    best, pixels, last = starts[0], starts[-1], trials[-1] if trials else None
+    if best is pixels:
+        answer = [f"no trained encoder is at hand; {GET} ({MEGABYTES} MB) can be downloaded"]
+        if images >= FEW:
+            answer.append("without a connection, train one from random weights, which takes hours")
+        small = [_run("own/small", data)] if images >= FEW else []
+        commands = [f"cl advise {folder} --encoder {GET}", *small]
+        return Advice("get an encoder", about, starts, [], answer, commands)
+    if last and last.is_better:
+        answer = [
+            f"train {best.title} further; expect a gain of {last.gain} points",
+            f"that takes about {duration(last.full * last.seconds)} here, calculated: {last.full} steps of "
+            f"{last.seconds:.2g} s",
+        ]
+        command = _run("own/adapt", data + _settings(best))
+        return Advice("adapt", about, starts, trials, answer, [command])
+    if "kNN" in best.measures and best.score <= pixels.score and images >= FEW:
+        answer = [f"{best.title} is no better than {PIXELS}: {best.score:.1f} % and {pixels.score:.1f} %"]
+        return Advice("train from scratch", about, starts, trials, answer, [_run("own/small", data)])
+    size = best.encoder.transform
+    options = "" if best.encoder.records_size else f" --resize {size.resize} --crop {size.crop}"
+    command = f"cl embed {folder} --to features.parquet --encoder {shlex.quote(best.name)}{options}"
+    answer = [f"keep {best.title} as it is", *_reasons(best, images, trials)]
+    return Advice("keep", about, starts, trials, answer, [command])
+
+
+def _reasons(best: Start, images: int, trials: list[Tried]) -> list[str]:
+    """Why the best start is kept as it is."""
+    if trials:
+        reasons = [f"no gain shows ({', '.join(tried.gain for tried in trials)} points)"]
+        steps, last = sum(tried.steps for tried in trials), trials[-1]
+        if steps < last.full:
+            minutes = math.ceil(last.full * last.seconds / 60)
+            reasons.append(f"that was after {steps} of {last.full} steps; --minutes {minutes} allows all")
+        return reasons
+    if "kNN" not in best.measures:
+        return [
+            f"its neighbours agree best ({best.score:.1f} %); what separates classes best, only labels show",
+            "without labels, no number shows whether training does good or harm, so nothing was trained",
+            f"50 labels (--labels) would show gains of {smallest_seen(50):.0f} points, 300 of "
+            f"{smallest_seen(300):.0f}",
+        ]
+    if images < FEW:
+        return [f"{images} images are fewer than the {FEW} that training needs"]
+    return ["nothing was trained, so a gain is neither shown nor excluded"]
+
+
+def _settings(start: Start) -> list[str]:
+    """The overrides for `own/adapt` from a start, judged on images of its size."""
+    name = start.name if is_name(start.name) else str(Path(start.name).expanduser().absolute())
+    size, view = start.encoder.transform, trial.sizes(start.encoder)[1]
+    settings = [f"init={name}"]
+    if size.crop != trial.SIDES[0]:
+        settings += [f"dataset.resize={size.resize}", f"dataset.crop={size.crop}"]
+    return settings + [f"views.random.size={view}"] * (view != trial.SIDES[0])
+
+
+def _run(recipe: str, overrides: list[str]) -> str:
+    return shlex.join(
+        ["dvc", "exp", "run", *(x for each in [f"recipe={recipe}", *overrides] for x in ("-S", each))]
+    )

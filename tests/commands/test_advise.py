@@ -1,0 +1,187 @@
+"""cl advise: what it measures, trains on and recommends; that its trial is the recipe; what it refuses."""
+
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cl
+from cl.commands.advise import RATES, parts
+from cl.commands.inputs import sample
+from cl.commands.jobs import starts, trial
+from cl.commands.jobs.starts import PIXELS, Start
+from cl.commands.outputs.advice import FEW, Tried, advice
+from cl.console.command import progress
+from cl.encoders.published import downloaded
+from cl.pretraining.adaptation import verdict
+from pipeline.composition.compose import compose
+from tests.support.files import read_csv
+from tests.support.pictures import picture_file
+from tests.support.resnets import save_encoder
+from tests.support.stages import assert_refused, run_cl
+
+BETTER, EQUAL = 40.0, 0.0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
+    """An encoder; 24 images of two classes in a folder that a shell must quote, and the same with splits."""
+    root = tmp_path_factory.mktemp("advise")
+    save_encoder(root / "a.safetensors")
+    for label, name in enumerate(("robin", "wren")):
+        for number in range(12):
+            file = picture_file(
+                root / "my birds (1)" / name / f"{number}.jpg", 100 * label + number, (80, 60)
+            )
+            split = "val" if number % 3 == 0 else "train"
+            (root / "split" / split / name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, root / "split" / split / name)
+    return root
+
+
+def overrides(command: str) -> list[str]:
+    """Those of a command `dvc exp run`, as a shell passes them on."""
+    words = shlex.split(command)
+    assert words[:3] == ["dvc", "exp", "run"] and words[3::2] == ["-S"] * len(words[4::2])
+    return words[4::2]
+
+
+def test_the_screen_shows_what_the_labels_say_and_the_table_is_written(place, tmp_path) -> None:
+    folder, to = place / "my birds (1)", tmp_path / "labels.csv"
+    told = run_cl("advise", folder, "--encoder", place / "a.safetensors", "--to", to).stdout
+    for part in (
+        "24 images",
+        "2 classes with 12 to 12",
+        "near copies of others: 0",
+        "kNN",
+        PIXELS,
+        "=> keep",
+    ):
+        assert part in told
+    assert shlex.join([str(folder), "--to", "features.parquet"]) in told
+    assert {row["label"] for row in read_csv(to)} == {"robin", "wren"}
+    assert all((folder / row["path"]).is_file() for row in read_csv(to))
+
+
+def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("cl.commands.advise.FEW", 1)
+    for file in (place / "my birds (1)").glob("*/*.jpg"):
+        shutil.copy(file, tmp_path / f"{file.parent.name}{file.name}")
+    found = cl.advise(tmp_path, encoders=[place / "a.safetensors"])
+    assert (found.verdict, found.trials) == ("keep", [])
+    assert any("50 labels" in sentence for sentence in found.answer)
+    assert not any("dvc" in command for command in found.commands)
+
+
+def test_a_trial_is_judged_by_whole_groups_that_it_does_not_train_on(place) -> None:
+    together, judging = np.arange(24) % 12, np.arange(24)
+    split = sample.read(place / "split", None)
+    assert split.files[8].parts[-3:-1] == ("train", "wren") and split.is_val.sum() == 8
+    held, rest = parts(split, together, judging)
+    assert held.tolist() == np.flatnonzero(split.is_val).tolist() and len(rest) == 8
+    assert not {*together[held]} & {*together[rest]}
+    held, rest = parts(sample.read(place / "my birds (1)", None), together, judging)
+    assert sorted([*held, *rest]) == [*range(24)] and not {*together[held]} & {*together[rest]}
+
+
+def test_a_trial_changes_a_copy_in_the_given_number_of_steps(place) -> None:
+    encoder = cl.load(place / "a.safetensors")
+    before = encoder.sha256
+    images = sample.read(place / "my birds (1)", None).pixels
+    trained, steps, seconds = trial.adapted(encoder, images, 0.12, 1e-9, progress("advise"))
+    assert (steps, encoder.sha256) == (1, before)
+    assert trained.sha256 != before and seconds > 0
+    assert not trained.training
+
+
+def test_the_trial_is_the_recipe(tmp_path) -> None:
+    save_encoder(tmp_path / "a.safetensors")
+    composed = compose(["recipe=own/adapt", f"init={tmp_path / 'a.safetensors'}", f"dataset.name={tmp_path}"])
+    view, method, loss = composed["views"]["random"], composed["method"], composed["loss"]
+    assert trial.VIEW.model_validate(view) == trial.VIEW
+    assert trial.METHOD.model_validate(method) == trial.METHOD
+    assert (loss, composed["temperature"], composed["bn_group"]) == ({"kind": "dcl"}, 0.1, "global")
+    optim = {key: composed["optim"][key] for key in trial.OPTIM.model_dump()}
+    assert trial.OPTIM.model_validate(optim) == trial.OPTIM
+    rates = [arm["optim"]["base_lr"] for arm in [composed, *composed["arms"]]]
+    assert rates == [*RATES]
+    assert composed["optim"]["least_steps"] == trial.LEAST_STEPS
+    assert (composed["dataset"]["resize"], composed["dataset"]["crop"]) == (trial.RESIZE, trial.SIDES[0])
+
+
+def start(name: str, encoder: str | Path, percent: float, measure: str = "kNN") -> Start:
+    return Start(name, cl.load(encoder), np.zeros((2, 2)), 1.0, {measure: (percent, None)})
+
+
+def tried(rate: float, gain: float) -> Tried:
+    """With 19 images, each of which gains about as much."""
+    scores = np.array([[50.0, 50 + gain + noise] for noise in range(-9, 10)])
+    outcome = verdict({"kNN": scores}, ["robin"] * 19, np.arange(19), seed=0)
+    assert outcome.comparison
+    return Tried(rate, 1, 1, 1.0, outcome.comparison, outcome.is_better)
+
+
+@pytest.mark.parametrize(
+    ("percents", "gains", "images", "answer", "recipe"),
+    [
+        ((80, 50), [BETTER], FEW, "adapt", "own/adapt"),
+        ((80, 50), [EQUAL, BETTER], FEW, "adapt", "own/adapt"),
+        ((80, 50), [EQUAL, EQUAL], FEW, "keep", None),
+        ((80, 50), [], FEW, "keep", None),
+        ((50, 50), [EQUAL, EQUAL], FEW, "train from scratch", "own/small"),
+        ((50, 50), [EQUAL, BETTER], FEW, "adapt", "own/adapt"),
+        ((50, 50), [], FEW - 1, "keep", None),
+        ((50,), [], FEW, "get an encoder", "own/small"),
+        ((50,), [], FEW - 1, "get an encoder", None),
+    ],
+)
+def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> None:
+    """From scratch only if there is no start, or one that is no better than pixels and cannot be improved."""
+    file = place / "a.safetensors"
+    known = [
+        start(name, file, each)
+        for name, each in zip([str(file), PIXELS][-len(percents) :], percents, strict=True)
+    ]
+    trials = [tried(rate, gain) for rate, gain in zip(RATES, gains, strict=False)]
+    folder = place / "my birds (1)"
+    found = advice(str(folder), images, [], known, trials, [f"dataset.name={folder}"])
+    assert found.verdict == answer
+    runs = [overrides(command) for command in found.commands if command.startswith("dvc")]
+    assert len(runs) == (recipe is not None)
+    for run in runs:
+        composed = compose(run)
+        assert (composed["recipe"], composed["dataset"]["name"]) == (recipe, str(folder))
+        if recipe == "own/adapt":
+            assert composed["init"]["name"] == str(file)
+            assert composed["dataset"]["crop"] == 16
+
+
+def test_downloaded_weights_are_found_without_a_connection(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "resnet18-f37072fd.pth").touch()
+    assert "torchvision:resnet18:IMAGENET1K_V1" in downloaded()
+    assert starts.find([], lambda text: None)[-1][0] == PIXELS
+
+
+def test_what_is_refused(place, tmp_path) -> None:
+    images = sorted((place / "my birds (1)").glob("*/*.jpg"))
+    for folder, count in (("one", 1), ("equal", 24)):
+        (tmp_path / folder).mkdir()
+        for number in range(count):
+            shutil.copy(images[0], tmp_path / folder / f"{number}.jpg")
+    (tmp_path / "weights.pth").write_text("no weights")
+    encoder = ("--encoder", place / "a.safetensors")
+    assert_refused(
+        tmp_path,
+        "advise",
+        {
+            "has 1 image that can be read, of 1": ("one", *encoder),
+            "gives 24 images equal features": ("equal", *encoder),
+            "not weights": (place / "split", "--encoder", "weights.pth"),
+            "not a folder": ("none", *encoder),
+        },
+    )
