@@ -69,12 +69,12 @@ METHOD = simclr.Config(
 
 
 class InMemory:
-    """Decoded images, for `TrainSet` as a `Reader` without labels and groups."""
+    """Decoded images, for `TrainSet` as a `Reader` without labels, groups and columns."""
 
     remote, groups = False, None
 
     def __init__(self, images: Sequence[np.ndarray]) -> None:
-        self.images = images
+        self.images, self.values = images, dict[str, np.ndarray]()
 
     def __len__(self) -> int:
         return len(self.images)
