@@ -74,10 +74,16 @@ def copy_of_project() -> Iterator[Workplace]:
     """A copy of the project in the current folder; it is removed at the end, also if the end is SIGTERM."""
     with exits_on_sigterm(), tempfile.TemporaryDirectory(prefix="cl-copy-") as name:
         folder = Path(name)
-        for path in Path.cwd().iterdir():
-            if path.name not in NOT_LINKED:
-                (folder / path.name).symlink_to(path)
+        link_project(folder)
         (folder / "params.yaml").write_bytes(Path("params.yaml").read_bytes())
         (folder / "models").mkdir()
         (folder / "results").mkdir()
         yield Workplace(folder)
+
+
+def link_project(folder: Path) -> None:
+    """Links to the files of the project, which is the current folder, instead of earlier links."""
+    for path in Path.cwd().iterdir():
+        if path.name not in NOT_LINKED:
+            (folder / path.name).unlink(missing_ok=True)
+            (folder / path.name).symlink_to(path)

@@ -136,7 +136,7 @@ def _measure(session: Session, case: Case) -> None:
     what = case.title(params)
     group = process_group(session) if case.spanning else nullcontext()
     with session.attempt(what), group:
-        seconds, mebibytes, start = _train(session, params, case)
+        seconds, mebibytes, start = train_steps(session, params, case)
         milliseconds = 1000 * seconds
         session.report(
             what,
@@ -181,7 +181,7 @@ def _task(session: Session, params: Params) -> PretrainingTask:
     return build(params, here, params.optim.batch_size)
 
 
-def _train(session: Session, params: Params, case: Case) -> tuple[float, float, float]:
+def train_steps(session: Session, params: Params, case: Case) -> tuple[float, float, float]:
     """Seconds of a step, MiB, and the seconds that a run takes beyond its steps."""
     began = time.monotonic()
     warm, steps = (1, 3) if session.tiny else (8, 28)

@@ -1,0 +1,90 @@
+"""The table of printed numbers on a GPU: its rows compose, and a run that is cut off continues exactly."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from benchmarks.gpu import table, table_page, table_runs
+from benchmarks.gpu.table_page import REHEARSAL, TITLES, Result
+from pipeline.composition.compose import compose
+from tests.support.training import newest_step
+
+BACKBONE = Path(f"{REHEARSAL}-0/models/backbone.safetensors")
+
+
+@pytest.mark.parametrize("name", table_page.known())
+def test_a_row_composes_and_measures_what_its_run_gives(name: str) -> None:
+    row = table_page.known()[name]
+    composed = compose([*row.overrides, "seed=1"])
+    assert row.measure in ("step", "images_per_second") or any(
+        row.measure.startswith(f"{evaluation}_") for evaluation in composed["evaluations"]
+    )
+
+
+def measure(state: Path, seconds: float = 600.0) -> None:
+    table_runs.measure(REHEARSAL, (), time.monotonic() + seconds, state, state / "to", None)
+
+
+def stop_once_saved(state: Path) -> None:
+    while not newest_step(state):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cut_off_gives_the_row_of_an_uncut_one(tmp_path: Path, monkeypatch) -> None:
+    """Once by a signal, once because its minutes are over."""
+    monkeypatch.setenv("CL_CHECKPOINT_SECONDS", "0.01")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    threading.Thread(target=stop_once_saved, args=(cut,), daemon=True).start()
+    for code, seconds in ((128 + signal.SIGTERM, 600), (75, 0.5)):
+        with pytest.raises(SystemExit) as stopped:
+            measure(cut, seconds)
+        assert stopped.value.code == code
+        assert newest_step(cut)
+        assert not table_page.read(cut / "to")
+    measure(cut)
+    measure(whole)
+    results = [table_page.read(state / "to") for state in (whole, cut)]
+    assert results[0][0].value == results[1][0].value
+    weights, others = (load_file(state / BACKBONE) for state in (whole, cut))
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def test_the_page_has_a_line_for_each_row_and_keeps_its_head(tmp_path: Path) -> None:
+    page = tmp_path / "gpu_table.md"
+    page.write_text(f"# By hand\n\n{TITLES}\nold\n")
+    for seed, value in ((0, 84.0), (1, 85.0)):
+        table_page.add(tmp_path, Result("cifar10_dcl", seed, value, 1e4, 100.0, 2e4, "a card"))
+    text = page.read_text()
+    assert text.startswith(f"# By hand\n\n{TITLES}\n|---")
+    assert "old" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| `")]
+    assert "| 84.5 | [78.1, 90.9] | +0.3 | 2 of 5 | 100 | 20,000 | a card |" in line
+    assert line.count("|") == TITLES.count("|")
+    assert f"Not yet run, as no GPU was at hand: {len(table_page.known()) - 2} rows." in text
+
+
+def test_without_a_gpu_a_row_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    result = CliRunner().invoke(table.main, ["cifar10_dcl", "--state", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no GPU is visible" in result.output
+    result = CliRunner().invoke(table.main, ["cifar10_dlc", "--state", str(tmp_path)])
+    assert "did you mean cifar10_dcl" in result.output
+
+
+def test_missing_packages_are_named(monkeypatch) -> None:
+    assert table.missing() == []
+    real = table.metadata.requires
+    needs = {"click": ["no-such-package>=2"]}
+    monkeypatch.setattr(table.metadata, "requires", lambda name: needs.get(name) or real(name))
+    assert table.missing() == ["'no-such-package>=2'"]
