@@ -9,7 +9,7 @@ from cl.console.reasons import grouped, lines
 from cl.console.wording import counted
 from cl.images.decoding import NO_HEIC
 from cl.images.image import Splits
-from cl.runtime.cores import cores
+from cl.runtime.cores import cores, workers
 from cl.runtime.files import exclusive_with_children
 from cl.runtime.registry import module_of
 from cl.shards import scenes, writing
@@ -20,6 +20,7 @@ from pipeline.support import command, locations, outputs, provenance
 
 A_COPY = "a copy of another image"
 NAMED = 10  # unreadable images
+CORES, LARGE = 12, 60  # per GPU, for original files of ImageNet; kB of an image, on average
 
 
 @click.command()
@@ -47,7 +48,7 @@ def main() -> None:
             dataset.kind,
             dataset,
             shards_folder,
-            Team(cores(), progress.count),
+            Team(workers(cores()), progress.count),
             table_sha256=table_sha256,
         )
         unreadable = _unreadable(splits, manifest)
@@ -56,6 +57,7 @@ def main() -> None:
         _say_what_images_lose(progress, manifest)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
+        _say_if_cores_are_few(progress, dataset, manifest)
         results.metrics["classes"] = len(manifest.classes)
         results.metrics["duplicates"] = manifest.duplicates.get("copies", 0)
         reasons = Counter(unreadable.values())
@@ -109,6 +111,16 @@ def _say_how_many_are_copies(progress: Progress, manifest: Manifest) -> None:
         progress.say(
             f"{counted(counts['copies'], 'images')} with the same content as another, {details}, and "
             "dataset.deduplicate=true leaves them out"
+        )
+
+
+def _say_if_cores_are_few(progress: Progress, dataset: Source, manifest: Manifest) -> None:
+    train, wanted = manifest.splits["train"], CORES * command.gpus()
+    kilobytes = sum(shard.bytes for shard in train.shards) / max(train.images, 1) / 1000
+    if cores() < wanted and kilobytes > LARGE and not dataset.shrink and dataset.encode == "copy":
+        progress.say(
+            f"decoding images of {kilobytes:.0f} kB as fast as the GPUs train may take {wanted} cores, found "
+            f"{cores()}: `-S dataset.shrink=256` needs 0.4 of them"
         )
 
 

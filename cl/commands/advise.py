@@ -77,10 +77,11 @@ def advise(
     trials = []
     if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
         trials = _trials(measured[0], images, together, judging, minutes, show)
-    source, data, before = target or labels, [f"dataset.name={place.absolute()}"], list[str]()
-    if len(judging) and not (source or images.has_splits):  # recipes do not read these classes
+    source, data = target or labels, [f"dataset.name={place.absolute()}"]
+    if len(judging) and not (source or images.has_splits):
         source = "labels.csv"
-        before = [f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"]
+        command = f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"
+        remarks.append(f"training needs the classes as a table, which this writes: {command}")
     if target:
         rows = {name: label for name, label in images.listed.items() if label}
         write_table(target, {"path": [*rows], "label": [*rows.values()]})
@@ -92,7 +93,7 @@ def advise(
     elif images.has_splits:
         data.append("dataset=folder")
     about = [_about(place, images), labelling, *remarks]
-    return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data, before)
+    return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data)
 
 
 def _together(images: Sample, found: list[Start], *, ungrouped: bool) -> tuple[np.ndarray, list[str]]:
@@ -122,8 +123,7 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
     if not folds:
         return known[:0], sentence
     counts = np.unique(labels, return_counts=True)[1]
-    independent = counted(len(np.unique(groups)), "independent groups")
-    return known, f"labels: {len(counts)} classes with {counts.min()} to {counts.max()} images, {independent}"
+    return known, f"labels: {len(counts)} classes with {counts.min()} to {counts.max()} images"
 
 
 def _about(folder: Path, images: Sample) -> str:

@@ -78,6 +78,8 @@ def embed(
         inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
+            if untested := machine.untested_gpu():
+                shown.say(untested)
             loaded, here = _load(encoder, prefix)
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"

@@ -16,21 +16,36 @@ def share_of_cores() -> int:
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
+def workers(wanted: int) -> int:
+    """At least one and at most `wanted` processes beside this one, and at most CL_WORKERS.
+
+    Raises:
+        ValueError: CL_WORKERS is not a positive whole number.
+    """
+    asked = os.environ.get("CL_WORKERS")
+    if asked and not (asked.isdecimal() and int(asked)):
+        raise ValueError(f"CL_WORKERS={asked}: give a number of processes, such as 4")
+    return max(1, min(wanted, int(asked or wanted)))
+
+
 def quotas(root: Path = Path("/sys/fs/cgroup"), members: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
-    """Limits, in cores, of this process's control groups (version 2), as set by Docker and Kubernetes."""
-    for folder in folders(root, members):
-        quota, _, period = _text(folder / "cpu.max").partition(" ")
-        if quota.isdecimal():
+    """Limits, in cores, of this process's control groups, as set by Docker and Kubernetes."""
+    limits = [_text(folder / "cpu.max").partition(" ")[::2] for folder in folders(root, members)]
+    for folder in folders(root / "cpu", members, "cpu"):  # version 1
+        limits.append((_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")))
+    for quota, period in limits:
+        if quota.strip().isdecimal():
             yield int(quota) / int(period)
 
 
-def folders(root: Path, members: Path) -> set[Path]:
+def folders(root: Path, members: Path, controller: str = "") -> set[Path]:
     """The folders of this process's control groups and their parents, which limit it too.
 
     root: where the control groups are mounted. members: the file that lists this process's.
+    controller: of version 1; by default, the groups of version 2.
     """
-    lines = _text(members).splitlines()
-    innermost = [root / line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    lines = [line.split(":", 2) for line in _text(members).splitlines()]
+    innermost = [root / path.lstrip("/") for _, names, path in lines if controller in names.split(",")]
     return {folder for inner in innermost for folder in (inner, *inner.parents)}
 
 

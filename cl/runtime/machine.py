@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from cl.runtime.cores import share_of_cores
+from cl.runtime.cores import share_of_cores, workers
 
 Precision = Literal["fp32", "tf32", "bf16"]
 PrecisionChoice = Literal["auto"] | Precision
@@ -31,13 +31,14 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # read when cuBLAS starts
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 DEVICE_FILES = Path("/dev")
 DRIVER = Path("/sys/module/nvidia/version")  # of the loaded kernel module
+AMD_DRIVER = Path("/dev/kfd")
 
 
 @dataclass(frozen=True)
 class Machine:
     """The device, the number of data workers, and the precision of convolutions and matrix products.
 
-    read_every: steps between reads of the loss on the CPU; each read makes a GPU wait.
+    read_every: steps between reads of the loss on the CPU.
     fused: jitter colours by fused kernels instead of PyTorch's operations; this changes bits.
     """
 
@@ -96,6 +97,14 @@ def gpus() -> int:
     return shown
 
 
+def untested_gpu() -> str | None:
+    """A sentence about a GPU of AMD or Apple, if there is one; PyTorch's build for AMD would use it."""
+    if torch.version.hip:
+        return "GPUs of AMD are not tested: compare results with those of a CPU"
+    unused = not gpus() and (AMD_DRIVER.exists() or torch.backends.mps.is_available())
+    return "GPUs of AMD and Apple are not used, as they are not tested" if unused else None
+
+
 def driver_version() -> str | None:
     """The version of the NVIDIA driver, such as 580.65.06; None if unknown."""
     return DRIVER.read_text().strip() if DRIVER.exists() else None
@@ -108,6 +117,8 @@ def default_device() -> torch.device:
 
 def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool = True) -> Machine:
     """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, up to 16.
+
+    CL_WORKERS lowers that number.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
 
@@ -138,8 +149,8 @@ def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool 
         _keep_freed_memory()
     torch.set_num_threads(threads)
     _configure_backends(precision, deterministic, fixed_shapes)
-    workers = min(MOST_WORKERS, max(1, share - 1))
-    return Machine(device, workers, precision, read_every, device.type == "cuda" and fused_kernels())
+    count = workers(min(MOST_WORKERS, share - 1))
+    return Machine(device, count, precision, read_every, device.type == "cuda" and fused_kernels())
 
 
 def fused_kernels() -> bool:
@@ -216,6 +227,16 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device; copied from the CPU to a GPU without waiting for the work queued there."""
     pinned = x.pin_memory() if x.device.type == "cpu" and device.type != "cpu" else x
     return pinned.to(device, non_blocking=True)
+
+
+def to_host(x: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """The tensor on the CPU; from a GPU, it has arrived once the event has occurred."""
+    if x.device.type == "cpu":
+        return x, None
+    arrived = torch.cuda.Event()
+    copy = torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+    arrived.record()
+    return copy, arrived
 
 
 def empty_for(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

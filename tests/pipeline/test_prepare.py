@@ -12,13 +12,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
 
 import cl.shards.scenes  # noqa: F401
+from benchmarks.parameters import parameters
+from cl.runtime import machine
+from cl.shards.manifest import Manifest, Shard, Split
 from cl.sources._shared.class_folders import class_folders
+from pipeline import prepare
 from pipeline.prepare import main
 from tests.support.pictures import (
     digest,
@@ -245,3 +250,23 @@ def test_a_limit_on_file_sizes_gives_an_error(stage, undisturbed, limit, finishe
     assert len(shard_states(stage.data / "shards.partial")) == finished
     if finished:
         assert_recovers(stage, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processors", "shrink", "size", "advised"),
+    [(1, 8, None, 100_000, True), (2, 23, None, 100_000, True), (0, 8, None, 100_000, False)]
+    + [(1, 12, None, 100_000, False), (1, 8, 256, 100_000, False), (1, 8, None, 30_000, False)],
+)
+def test_smaller_files_are_advised_where_cores_cannot_feed_the_gpus(
+    gpus, processors, shrink, size, advised, monkeypatch
+) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: gpus)
+    monkeypatch.setattr(prepare, "cores", lambda: processors)
+    dataset = parameters("dataset=imagenet", "backbone=resnet50", "views=mocov2").dataset
+    shards = [Shard(name="train-000000.tar", images=10, bytes=10 * size, sha256="")]
+    split = Split(images=10, shards=shards, reencoded=0, turned=0, skipped={})
+    manifest = Manifest(kind="", storage={}, classes=[], classes_sha256="", splits={"train": split})
+    said: list[str] = []
+    shown = SimpleNamespace(say=said.append)
+    prepare._say_if_cores_are_few(shown, dataset.model_copy(update={"shrink": shrink}), manifest)
+    assert ["shrink=256" in sentence for sentence in said] == [True] * advised

@@ -239,3 +239,16 @@ def test_processes_share_the_cores(monkeypatch, cores, gpus, processes, threads,
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     here = machine.find("fp32", deterministic=False)
     assert (torch.get_num_threads(), here.workers) == (threads, workers)
+
+
+def test_a_gpu_of_another_maker_is_said_to_be_untested(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(machine, "AMD_DRIVER", tmp_path / "kfd")
+    assert machine.untested_gpu() is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.mps, "is_available", lambda: True)
+        assert "not used" in machine.untested_gpu()
+    machine.AMD_DRIVER.touch()
+    assert "not used" in machine.untested_gpu()
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert "compare" in machine.untested_gpu()

@@ -25,6 +25,7 @@ from cl.features.extraction import BATCH, FEW
 from cl.features.knn import nearest_in_array
 from cl.images.decoding import MAX_SIDE
 from cl.runtime.cores import cores
+from cl.runtime.cores import workers as data_workers
 from cl.runtime.machine import MOST_WORKERS
 
 K = 50  # nearest images by features
@@ -207,7 +208,7 @@ def _read(paths: Sequence[Path], transform: Transform, small: np.ndarray, count:
 
     batches = range(-(-len(paths) // BATCH))
     arrays = [ring.Array((copies.SIDE, copies.SIDE), np.uint8)]
-    workers = min(MOST_WORKERS, max(1, cores() - 1)) if len(paths) > FEW else 0
+    workers = data_workers(min(MOST_WORKERS, cores() - 1)) if len(paths) > FEW else 0
     filled = ring.filled(fill, batches, lambda batch: min(BATCH, len(paths) - batch * BATCH), arrays, workers)
     with count(len(paths), "images, read to find near copies (1 of 3)") as report:
         for batch, (images,) in zip(batches, filled, strict=True):

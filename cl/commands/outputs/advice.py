@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,13 +83,7 @@ class Advice:
 
 
 def advice(
-    folder: str,
-    images: int,
-    about: list[str],
-    starts: list[Start],
-    trials: list[Tried],
-    data: list[str],
-    before: Sequence[str] = (),
+    folder: str, images: int, about: list[str], starts: list[Start], trials: list[Tried], data: list[str]
 ) -> Advice:
     """What follows from the numbers.
 
@@ -97,14 +91,13 @@ def advice(
         folder: for a shell.
         images: how many are in the folder.
         data: the overrides that name the images and their labels.
-        before: commands that a recipe needs.
     """
     best, pixels, last = starts[0], starts[-1], trials[-1] if trials else None
     if best is pixels:
         answer = [f"no trained encoder is at hand; {GET} ({MEGABYTES} MB) can be downloaded"]
         if images >= FEW:
             answer.append("without a connection, train one from random weights, which takes hours")
-        small = [*before, _run("own/small", data)] if images >= FEW else []
+        small = [_run("own/small", data)] if images >= FEW else []
         commands = [f"cl advise {folder} --encoder {GET}", *small]
         return Advice("get an encoder", about, starts, [], answer, commands)
     if last and last.is_better:
@@ -114,11 +107,10 @@ def advice(
             f"{last.seconds:.2g} s",
         ]
         command = _run("own/adapt", data + _settings(best))
-        return Advice("adapt", about, starts, trials, answer, [*before, command])
+        return Advice("adapt", about, starts, trials, answer, [command])
     if "kNN" in best.measures and best.score <= pixels.score and images >= FEW:
         answer = [f"{best.title} is no better than {PIXELS}: {best.score:.1f} % and {pixels.score:.1f} %"]
-        commands = [*before, _run("own/small", data)]
-        return Advice("train from scratch", about, starts, trials, answer, commands)
+        return Advice("train from scratch", about, starts, trials, answer, [_run("own/small", data)])
     size = best.encoder.transform
     options = "" if best.encoder.records_size else f" --resize {size.resize} --crop {size.crop}"
     command = f"cl embed {folder} --to features.parquet --encoder {shlex.quote(best.name)}{options}"
