@@ -29,7 +29,7 @@ class PretrainingOptim(optim.Config):
     microbatches: number of parts in which a batch is encoded, and encoded again in the backward pass, if its
         activations do not fit in memory; the gradient equals the gradient of the whole batch.
     compile: run the encoder through torch.compile, which takes minutes to start; auto: in a long training of
-        large views on a GPU, if there is a compiler.
+        large views on a GPU, if there is a compiler; graphs: also launch its kernels as CUDA graphs.
     cropping: where images are cropped: in data workers, or on the training device if all fit there
         (`cl.data.device_crops`); the pixels differ by rounding.
     keep_every: the method is kept after every `keep_every`-th epoch, for analyses; null: only after the last.
@@ -40,7 +40,7 @@ class PretrainingOptim(optim.Config):
     lr_scale_1d: float = Field(gt=0)
     least_steps: int | None = Field(gt=0)
     microbatches: int = Field(gt=0)
-    compile: bool | Literal["auto"]
+    compile: bool | Literal["auto", "graphs"]
     cropping: Literal["workers", "device"]
     keep_every: int | None = Field(None, gt=0)
     monitor: monitor.Config

@@ -106,7 +106,10 @@ class _Spanning(Function):
             table[0, group] = g.sum(ctx.over, dtype=means.dtype)
             scaled = (x[rows] - _channels(means[group], x)).mul_(g)
             table[1, group] = scaled.sum(ctx.over) * inverse[group]
-        to_bias, to_weight = table.sum(1)  # of this rank alone: DDP averages parameters' gradients
+        # Parameters' gradients are of this rank alone: DDP averages them.
+        to_bias, to_weight = (None, None) if weight is None else table.sum(1).to(weight.dtype)
+        if not ctx.needs_input_grad[0]:
+            return None, to_weight, to_bias, None, None
         table = summed(table) / count
         to_x = torch.empty_like(x)
         for group, rows in ctx.parts:
@@ -118,9 +121,7 @@ class _Spanning(Function):
                 gradient[rows],
                 _channels(factor, x),
             )
-        if weight is None:
-            return to_x, None, None, None, None
-        return to_x, to_weight.to(weight.dtype), to_bias.to(weight.dtype), None, None
+        return to_x, to_weight, to_bias, None, None
 
 
 def _channels(values: Tensor, x: Tensor) -> Tensor:

@@ -57,15 +57,17 @@ class _SyncBatchNorm(Function):
             for (_, rows), mean, inverse in zip(ctx.parts, pairs[::2], pairs[1::2], strict=True)
         ]
         reduced = [torch.batch_norm_backward_reduce(*part, True, affine, affine) for part in parts]
+        # The parameters' gradients are of this rank alone: DDP averages them.
+        # Without parameters, the kernels for channels-last rows return empty tensors.
+        to_weight, to_bias = (_total([each[i] for each in reduced]) if affine else None for i in (2, 3))
+        if not ctx.needs_input_grad[0]:  # behind a frozen layer
+            return None, to_weight, to_bias, None, None
         sums = [torch.stack(both) for *both, _, _ in reduced]  # of g and of g (x - mean), (2, C)
         table = summed(_by_group(sums, ctx.parts, len(counts)))
         to_x = [
             torch.batch_norm_backward_elemt(*part, *table[group], counts[group])
             for part, (group, _) in zip(parts, ctx.parts, strict=True)
         ]
-        # The parameters' gradients are of this rank alone: DDP averages them.
-        # Without parameters, the kernels for channels-last rows return empty tensors.
-        to_weight, to_bias = (_total([each[i] for each in reduced]) if affine else None for i in (2, 3))
         return _joined(to_x), to_weight, to_bias, None, None
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -94,11 +96,17 @@ def is_untrained(network: nn.Module) -> bool:
 
 
 def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
-    """Give every batch norm in `module` this number of batch-norm groups; with 1 in one process, do nothing.
+    """Give every batch norm in `module` this number of batch-norm groups; with 1 in one process, keep it.
 
-    A backbone that encodes in microbatches (`passes.encode_in_microbatches`) passes their number on.
+    A backbone that encodes in microbatches (`passes.encode_in_microbatches`) passes their number on. A batch
+    norm that is kept counts its batches in `update_running_stats`, as those with groups do.
     """
     if groups == microbatches == ranks() == 1:
+        kept: list[Any] = [
+            norm for norm in module.modules() if type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d)
+        ]
+        for norm in kept:
+            norm.passes, norm.forward = 0, partial(_forward_of_kept, norm)
         return
     for name, child in module.named_children():
         if isinstance(child, nn.modules.batchnorm._BatchNorm):
@@ -107,12 +115,26 @@ def set_groups(module: nn.Module, groups: int, microbatches: int = 1) -> None:
             set_groups(child, groups, getattr(child, "microbatches", microbatches))
 
 
+def _forward_of_kept(norm: Any, x: Tensor) -> Tensor:
+    """`norm(x)`, but with the batch counted in `passes`: PyTorch would start a GPU's kernel to add 1."""
+    if not norm.training or torch.compiler.is_compiling():
+        return type(norm).forward(norm, x)
+    norm.passes += 1
+    statistics = norm.running_mean, norm.running_var
+    return F.batch_norm(x, *statistics, norm.weight, norm.bias, True, norm.momentum, norm.eps)
+
+
 @torch.no_grad()
 def update_running_stats(module: nn.Module) -> None:
     """Update the running statistics with all passes since the last call, in one exchange between ranks.
 
     All batch norms of the module must have the same number of batch-norm groups and microbatches.
     """
+    kept: list[Any] = [norm for norm in module.modules() if getattr(norm, "passes", 0)]
+    if kept:
+        torch._foreach_add_([norm.num_batches_tracked for norm in kept], [norm.passes for norm in kept])
+    for norm in kept:
+        norm.passes = 0
     passes = _take_passes(module)
     if not passes:
         return

@@ -83,16 +83,23 @@ def in_microbatches(network: nn.Module, encode: Encoder, images: Tensor) -> Tens
     return torch.cat([again(part) for part in parts])
 
 
-def compile_forward(network: nn.Module, backend: str | Callable = "inductor") -> None:
+def compile_forward(
+    network: nn.Module, backend: str | Callable = "inductor", *, graphs: bool = False
+) -> None:
     """Compile the forward pass of a network in place, into one graph for each kind of pass.
 
     Kinds differ in the size of images and in whether gradients are needed, not in what a network keeps
     between passes. Names of parameters and buffers stay.
+
+    With `graphs`, a GPU starts all kernels at once. A CUDA graph reads parameters and buffers where they are,
+    so all that changes them writes in place; the next step overwrites its outputs (`Task.captured`).
     """
-    forward = torch.compile(network.forward, backend=backend)
+    forward = torch.compile(network.forward, backend=backend, mode="reduce-overhead" if graphs else None)
 
     def run(images: Tensor) -> Tensor:
         result = forward(images)
+        if graphs and not torch.is_grad_enabled():
+            result = result.clone()
         if network.training:
             for norm in network.modules():
                 if isinstance(norm, GroupBatchNorm):

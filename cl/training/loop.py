@@ -17,7 +17,7 @@ from cl.console.progress import Meter, Progress
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
 from cl.runtime.distributed import gather, gradient_group, max_over_ranks, rank, ranks
-from cl.runtime.machine import Machine
+from cl.runtime.machine import Machine, to_host
 from cl.training import optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import Task
@@ -76,8 +76,9 @@ def train(
             metrics.add(step, lr, task.reported(loss), norm, task.largest_logit)
             stopping, saving = stop_sync.agree(done, stop)
             epoch_ends = done % steps_per_epoch == 0 or done == steps
-            if epoch_ends or saving or stopping or done % task.machine.read_every == 0:
-                metrics.flush()
+            whole = epoch_ends or saving or stopping or task.machine.read_every == 1
+            if whole or done % task.machine.read_every == 0:
+                metrics.flush(wait=whole)
             meter.step(plan.batch_size, metrics.last_loss(), lr)
             if epoch_ends:
                 _end_epoch(metrics.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
@@ -205,6 +206,7 @@ class MetricBuffer:
         self._steps: list[tuple[int, float]] = []
         self._columns: list[str] = []
         self._unread: list[Tensor] = []
+        self._arriving: tuple[list[tuple[int, float]], Tensor, torch.cuda.Event | None] | None = None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores."""
@@ -219,17 +221,32 @@ class MetricBuffer:
         values = (*losses.values(), norm, largest_logit)
         self._unread.append(torch.stack([x.detach().float() for x in values]))
 
-    def flush(self) -> None:
+    def flush(self, *, wait: bool = True) -> None:
         """Read the recorded steps of all ranks: mean losses, largest norm and largest logit.
+
+        Without `wait`, they are read by the next call, so that a GPU need not finish its work.
 
         Raises:
             FloatingPointError: a loss or a gradient is not finite; names the first such step.
         """
-        if not self._unread:
+        self._read()
+        if self._unread:
+            table = gather(torch.stack(self._unread)[None])  # (W, steps, columns + 2)
+            self._arriving = (list(self._steps), *to_host(table))
+            self._steps.clear()
+            self._unread.clear()
+        if wait:
+            self._read()
+
+    def _read(self) -> None:
+        if self._arriving is None:
             return
-        table = gather(torch.stack(self._unread)[None])  # (W, steps, columns + 2)
+        steps, table, arrived = self._arriving
+        self._arriving = None
+        if arrived:
+            arrived.synchronize()
         means, largest = table[..., :-2].mean(0).tolist(), table[..., -2:].amax(0).tolist()
-        for (step, lr), losses, (norm, logit) in zip(self._steps, means, largest, strict=True):
+        for (step, lr), losses, (norm, logit) in zip(steps, means, largest, strict=True):
             loss_is_finite = math.isfinite(losses[0])
             if not (loss_is_finite and math.isfinite(norm)):
                 problem = (
@@ -243,8 +260,6 @@ class MetricBuffer:
             for column, loss in zip(self._columns, losses, strict=True):
                 self.losses.setdefault(column, []).append(loss)
             self.norms.append(norm)
-        self._steps.clear()
-        self._unread.clear()
 
     def last_loss(self) -> float:
         """The newest flushed loss of this epoch, of several classifiers the smallest, or NaN."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
+from cl.networks.batch_norm import has_batch_norm, set_groups, update_running_stats
 from cl.objective.batch import Batch
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
@@ -19,6 +19,7 @@ class Task(nn.Module):
     """
 
     largest_logit: Tensor
+    captured = False  # whether encoders run as CUDA graphs, whose outputs the next step overwrites
     # Advice if a loss is not finite.
     remedy = "Lower base_lr or lengthen warmup_epochs of this training's optim"
 
@@ -35,6 +36,8 @@ class Task(nn.Module):
         It seeds PyTorch, so that a network's random numbers, such as those of drop path, depend only on seed,
         step, rank and number of ranks.
         """
+        if self.captured:
+            torch.compiler.cudagraph_mark_step_begin()
         seed = (self.seed * 1_000_003 + step) * ranks() + rank()
         # Not `torch.manual_seed`: it formats a stack trace for each kind of device that is not in use.
         torch.default_generator.manual_seed(seed)
@@ -43,13 +46,13 @@ class Task(nn.Module):
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; updates the running statistics of batch norm."""
-        if self._in_groups:
+        if self._has_batch_norm:
             update_running_stats(self)
 
     @cached_property
-    def _in_groups(self) -> bool:
-        """Whether any batch norm has groups; looking through a network in every step would take long."""
-        return any(isinstance(module, GroupBatchNorm) for module in self.modules())
+    def _has_batch_norm(self) -> bool:
+        """Kept, as looking through a network in every step would take long."""
+        return has_batch_norm(self)
 
     def reported(self, loss: Tensor) -> dict[str, Tensor]:
         """Scalars whose means over an epoch's steps enter its row; `loss` is the result of `forward`."""

@@ -42,12 +42,14 @@ def warn(params: Params, progress: Progress) -> None:
     """Say what is unusual about the parameters, and what later stages will need."""
     if params.precision == "bf16" and machine.slow_bf16():
         progress.say("precision=bf16 is emulated here, many times slower than fp32: choose precision=fp32")
+    if untested := machine.untested_gpu():
+        progress.say(untested)
     for sentence in (*warnings(params), *locations.missing(params.transfers)):
         progress.say(sentence)
 
 
 def decide_compile(params: Params, here: Machine, images: int) -> Params:
-    """The parameters with `optim.compile` true or false: auto is true where compiling saves time.
+    """The parameters with `optim.compile` decided, if it is auto: true where compiling saves time.
 
     Args:
         images: number of training images.
@@ -108,11 +110,13 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
     within = "within" in params.dataset.value_columns
     setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images, within)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
-    if params.optim.compile is True:
-        compile_encoders(method)
+    if params.optim.compile in (True, "graphs"):
+        compile_encoders(method, graphs=params.optim.compile == "graphs")
     encode_in_microbatches(method, params.optim.microbatches)
     loss = module_of("losses", params.loss.kind)
-    return here.place(PretrainingTask(method, loss, params.loss, params.method.scale, here))
+    task = PretrainingTask(method, loss, params.loss, params.method.scale, here)
+    task.captured = params.optim.compile == "graphs"
+    return here.place(task)
 
 
 def _check_microbatches(params: Params) -> None:
@@ -125,15 +129,19 @@ def _check_microbatches(params: Params) -> None:
         )
 
 
-def compile_encoders(method: BaseMethod) -> None:
-    """Run each backbone through torch.compile, as a whole."""
+def compile_encoders(method: BaseMethod, *, graphs: bool = False) -> None:
+    """Run each backbone through torch.compile, as a whole; see `compile_forward`."""
+    if graphs and ranks() > 1:
+        raise ValueError(
+            f"optim.compile=graphs is for one process, found {ranks()}; choose optim.compile=true"
+        )
     if not shutil.which(_compiler()):
         raise ValueError(
-            f"optim.compile=true needs a C++ compiler, and {_compiler()} was not found; install one "
+            f"compiling needs a C++ compiler, and {_compiler()} was not found; install one "
             "(in the image: build it with WITH_COMPILER=1), or choose optim.compile=false"
         )
     for network in encoders(method):
-        compile_forward(network)
+        compile_forward(network, graphs=graphs)
 
 
 def _compiler() -> str:

@@ -81,3 +81,21 @@ def test_batch_norm_is_found_in_either_form() -> None:
     set_groups(network, 2)
     assert has_batch_norm(network)
     assert not has_batch_norm(nn.Sequential(nn.Conv2d(3, 4, 1), nn.LayerNorm(4)))
+
+
+def test_batch_norms_without_groups_compute_what_pytorchs_do_and_count_together() -> None:
+    """Two passes in training and one in eval mode; a copy counts for itself."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.BatchNorm1d(16))
+    kept = copy.deepcopy(plain)
+    set_groups(kept, 1)
+    kept = copy.deepcopy(kept)
+    images = torch.randn(8, 3, 4, 4)
+    for training in (True, True, False):
+        for network in (plain, kept):
+            network.train(training)
+        assert torch.equal(kept(images), plain(images))
+    assert kept[1].num_batches_tracked == 0
+    update_running_stats(kept)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(kept.state_dict()[name], value), name

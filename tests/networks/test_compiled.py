@@ -10,12 +10,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from benchmarks.gpu.roofline.fake_gpu import pretended_ranks
 from cl.networks import backbones
-from cl.networks.batch_norm import set_groups, update_running_stats
-from cl.networks.passes import compile_forward, in_microbatches
+from cl.networks.batch_norm import GroupBatchNorm, set_groups, update_running_stats
+from cl.networks.passes import compile_forward, encoders, in_microbatches
+from cl.pretraining.task import PretrainingTask
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import pretraining
 from tests.support.backbones import config
-from tests.support.methods import build, task_of, train_step, training_batch
+from tests.support.methods import CASES, WHOLE, Case, build, case_name, task_of, train_step, training_batch
 from tests.support.tiny import TinyBackbone
 
 
@@ -132,3 +133,63 @@ def test_every_kind_of_backbone_can_be_compiled(name: str, checkpointing: bool) 
     assert counter.frame_count == 2
     for p, q in zip(compiled.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_graphs_are_asked_of_the_compiler() -> None:
+    modes = []
+
+    def backend(module, inputs, *, mode):  # type: ignore[no-untyped-def]
+        modes.append(mode)
+        return module.forward
+
+    compiled = network(1, 1)
+    compile_forward(compiled, backend, graphs=True)
+    step(compiled, images_of(0))
+    assert set(modes) == {"reduce-overhead"}
+
+
+class AsGraphs:
+    """Encoders whose outputs the next step overwrites, and the next pass without gradient: as CUDA graphs."""
+
+    def __init__(self, task: PretrainingTask) -> None:
+        self.outputs: list[torch.Tensor] = []
+        for encoder in encoders(task.method):
+            encoder.forward = partial(self.run, encoder, encoder.forward)  # type: ignore[method-assign]
+
+    def run(self, encoder, forward, images: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+        result = forward(images)
+        norms = [norm for norm in encoder.modules() if isinstance(norm, GroupBatchNorm) and encoder.training]
+        self.outputs += [result, *(norm.latest for norm in norms)]
+        return result if torch.is_grad_enabled() else result.clone()
+
+    def overwrite(self) -> None:
+        for output in self.outputs:
+            output.data.fill_(float("nan"))
+        self.outputs.clear()
+
+
+def addresses(task: PretrainingTask) -> dict[str, int]:
+    return {name: value.data_ptr() for name, value in task.state_dict(keep_vars=True).items()}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[2] == WHOLE], ids=case_name)
+def test_a_method_writes_in_place_and_keeps_no_output_of_its_encoder(case: Case, tmp_path) -> None:
+    """A captured graph reads tensors where they are; also after a checkpoint is restored."""
+    kind, option, _ = case
+    plain, captured = (task_of(build(kind, bn_groups=2, **option)) for _ in range(2))
+    graphs, places = AsGraphs(captured), addresses(captured)
+    optimizer = torch.optim.SGD(captured.parameters(), 0.1)
+    for number in range(3):
+        for task in (plain, captured):
+            loss = train_step(task, number, training_batch(kind, option, 8, number))
+            if task is plain:
+                expected = loss
+        assert torch.equal(loss, expected)
+        graphs.overwrite()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(captured.state_dict()[name], value), name
+    store = Checkpoints(tmp_path)
+    store.save(3, captured, optimizer, {})
+    store.finish()
+    store.restore(captured, optimizer)
+    assert addresses(captured) == places

@@ -16,7 +16,7 @@ from cl.detection.engines.torchvision import Detector
 from tests.support import ranks
 from tests.support.processes import run_ranks
 from tests.support.project import TINY, compose
-from tests.support.ranks import ALL, ONE_OF_EACH, WAYS, WEIGHTS, name
+from tests.support.ranks import ALL, COMPILED, ONE_OF_EACH, WAYS, WEIGHTS, name
 
 single = cache(ranks.trajectory)
 SOME = ONE_OF_EACH[::6]
@@ -42,6 +42,7 @@ COMPARED = {
     "test_four_processes_take_the_steps_of_one": ("plain", 4),
     "test_two_processes_in_float32": ("float32", 2),
     "test_microbatches_on_two_processes": ("microbatches", 2),
+    "test_compiled_networks_on_two_processes": ("compiled", 2),
 }
 
 
@@ -166,3 +167,9 @@ def test_a_detector_on_two_processes(found, folder, kind, tolerance) -> None:
     for key in one:
         if "backbone.bn1.running" in key:  # of the images alone, which are the same
             torch.testing.assert_close(one[key], two[key], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("number", COMPILED, ids=name)
+def test_compiled_networks_on_two_processes(found, number) -> None:
+    """DDP cuts a compiled network into several graphs; its batch norm spans the processes."""
+    assert_equal(found[2][f"compiled {number}"], single(number, groups=1))

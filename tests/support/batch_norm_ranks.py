@@ -18,13 +18,17 @@ IMAGES, CHANNELS = 24, 3
 
 
 class Case(NamedTuple):
-    """shares: the fraction of the images that each rank has; none for equal ones."""
+    """shares: the fraction of the images that each rank has; none for equal ones.
+
+    to_rows: whether the images need a gradient; those behind a frozen layer do not.
+    """
 
     groups: int
     affine: bool = True
     spatial: tuple[int, ...] = (3, 2)
     layout: torch.memory_format = torch.channels_last
     shares: tuple[float, ...] = ()
+    to_rows: bool = True
 
 
 CASES = {
@@ -33,7 +37,9 @@ CASES = {
     "one group, unequal": Case(1, shares=(0.25, 0.75)),
     "three groups": Case(3),
     "three groups, without weight": Case(3, affine=False),
-    "three groups of vectors": Case(3, spatial=(), layout=torch.contiguous_format),
+    "three groups of vectors": Case(3, spatial=()),
+    "one group of vectors, without weight": Case(1, affine=False, spatial=()),
+    "one group, rows without gradient": Case(1, to_rows=False),
     "four groups": Case(4),
     "four groups, contiguous, without weight": Case(4, affine=False, layout=torch.contiguous_format),
 }
@@ -56,7 +62,8 @@ def images_of(case: Case) -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(1)
     shape = (IMAGES, CHANNELS, *case.spatial)
     x, g = (torch.randn(shape, generator=rng, dtype=torch.float64) for _ in range(2))
-    return (x * 2 + 5).contiguous(memory_format=case.layout), g + 0.5
+    layout = case.layout if case.spatial else torch.contiguous_format
+    return (x * 2 + 5).contiguous(memory_format=layout), g + 0.5
 
 
 def norm_of(case: Case) -> GroupBatchNorm:
@@ -78,13 +85,13 @@ def computed(case: Case) -> dict[str, Any]:
     """Of this rank: rows and their gradient, gradients of parameters, running statistics, exchanges."""
     norm, (x, g) = norm_of(case), images_of(case)
     x, g = (t[rows_of(case)].clone() for t in (x, g))
-    x.requires_grad_()
+    x.requires_grad_(case.to_rows)
     with Collectives() as collectives:
         y = norm(x)
         y.backward(g)
     update_running_stats(norm)
     return {
-        "rows": [y.detach(), x.grad],
+        "rows": [y.detach(), *([x.grad] if case.to_rows else [])],
         "parameters": [p.grad for p in norm.parameters()],
         "state": [norm.running_mean, norm.running_var],
         "collectives": collectives.count,
@@ -109,7 +116,7 @@ def expected(case: Case) -> dict[str, list[Tensor]]:
     y.backward(g)
     states = zip((norm.running_mean, norm.running_var), (means, variances), strict=True)
     return {
-        "rows": [y.detach(), x.grad],
+        "rows": [y.detach(), *([x.grad] if case.to_rows else [])],
         "parameters": [p.grad for p in norm.parameters()],
         "state": [0.7 * old + 0.3 * torch.stack(new).mean(0) for old, new in states],
     }

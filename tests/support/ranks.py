@@ -18,7 +18,7 @@ from cl.data.order import plan_of
 from cl.data.reader import Reader
 from cl.detection import data as detection
 from cl.detection import transfer
-from cl.networks import backbones
+from cl.networks import backbones, passes
 from cl.objective.batch import Batch
 from cl.runtime import distributed
 from cl.runtime.distributed import gather, global_rows, local_part, mean_over_ranks, permute
@@ -61,6 +61,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "float32": SINGLE,
     "microbatches": {"microbatches": 3, "groups": 12},
+    "compiled": {"compiled": True, "groups": 1},
 }
 # Every method with every loss; options with the usual one, patches with those that fit in rotation.
 CELLS = [
@@ -76,6 +77,11 @@ CELLS = [
 ]
 MARKS = [() if case[2] != WHOLE or is_fast(case, loss) else pytest.mark.slow for case, loss in CELLS]
 ALL = [pytest.param(number, marks=marks) for number, marks in enumerate(MARKS)]
+COMPILED = [
+    number
+    for number, cell in enumerate(CELLS)
+    if cell in USUAL and cell[0] in ((kind, {}, WHOLE) for kind in ("simclr", "moco_v3"))
+]
 # Every method with its usual losses, options and patches.
 ONE_OF_EACH = [number for number, cell in enumerate(CELLS) if cell in USUAL or cell[0][2] != WHOLE]
 
@@ -99,6 +105,7 @@ def trajectory(
     lr: float = 0.05,
     grouped: int = 1,
     steps: int = STEPS,
+    compiled: bool = False,
 ) -> dict[str, Tensor]:
     """The state after the steps, and the losses, of this process's part of the batches.
 
@@ -110,6 +117,8 @@ def trajectory(
     columns = takes_columns(kind, loss)
     parts = {"bn_groups": bn_groups, "microbatches": microbatches, "within": columns}
     method = build(kind, cut=cut, **parts, **option).to(dtype)
+    for network in passes.encoders(method) if compiled else ():
+        passes.compile_forward(network, "aot_eager")
     task = task_of(method, loss_config(loss))
     model = replicated(task)
     optimizer = torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr, momentum=0.9)

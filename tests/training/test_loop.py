@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.gpu.roofline.fake_gpu import pretended_ranks
+from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu, pretended_ranks
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
+from cl.runtime.machine import Machine
 from cl.training import checkpoints, optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import MetricBuffer, replicated
@@ -190,6 +192,38 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
         "the norm of the gradient is inf at step 2 (loss 4, largest logit 9, learning rate 0.2); the weights"
     )
     assert metrics.norms == [1.0, 2.0]
+
+
+class ArrivedEvent:
+    """For a simulated GPU, on which no event can be recorded."""
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+def test_a_gpu_is_not_waited_for_before_the_end_of_an_epoch(monkeypatch) -> None:
+    """The simulated GPU refuses waits. A step is known one reading later."""
+    monkeypatch.setattr(torch.cuda, "Event", ArrivedEvent)
+    metrics = MetricBuffer({}, "", Plan(8, 2, seed=0))
+    with FakeGpu() as gpu:
+        value, norm = torch.ones((), device=GPU), torch.ones((), device=GPU)
+        for reading in range(3):
+            for _ in range(2):
+                metrics.add(2 * reading, 0.1, {"loss": value}, norm, norm)
+            metrics.flush(wait=False)
+            assert len(metrics.norms) == 2 * reading
+        metrics.flush()
+    assert gpu.waits == 0
+    assert len(metrics.norms) == 6
+
+
+@pytest.mark.parametrize("every", [2, 20])
+def test_how_often_losses_are_read_changes_no_row(shard_folder, params, here, quiet, every) -> None:
+    def of_steps(machine: Machine) -> list[list[float]]:
+        _, rows = train_tiny(shard_folder, params, machine, quiet)
+        return [[row[key] for key in ("epoch", "step", "loss", "gradient_norm", "lr")] for row in rows]
+
+    assert of_steps(replace(here, read_every=every)) == of_steps(here)
 
 
 def test_of_several_classifiers_the_smallest_loss_is_shown() -> None:

@@ -142,7 +142,7 @@ class FakeGpu(TorchDispatchMode):
             with unset_fake_temporarily():
                 result = _copied(name, args, kwargs)
         elif name in SYNC_BATCH_NORM:
-            result = _batch_norm_results(args[0], SYNC_BATCH_NORM[name])
+            result = _batch_norm_results(name, args)
         else:
             result = function(*args, **kwargs) if function._schema.returns else None  # None: writes arguments
         if name in CONVOLUTIONS and any(map(_is_channels_last, tensors)):
@@ -167,7 +167,8 @@ class FakeGpu(TorchDispatchMode):
 
     def _waits(self, name: str, tensors: list[Tensor], target: torch.device, blocking: bool) -> str | None:
         """Why the CPU waits for an operation; None if it does not."""
-        if name in ANSWERS or (name in COPIES and target.type == "cpu"):
+        arrives_later = name == "copy_" and not blocking and self._is_pinned(tensors[0])
+        if name in ANSWERS or (name in COPIES and target.type == "cpu" and not arrives_later):
             return "asks for values"
         for x in tensors:
             if not isinstance(x, FakeTensor) and (x.ndim or name in COPIES):
@@ -211,10 +212,14 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
-def _batch_norm_results(rows: Tensor, count: int | None) -> Tensor | list[Tensor]:
+def _batch_norm_results(name: str, args: tuple[Any, ...]) -> Tensor | list[Tensor]:
+    rows, count = args[0], SYNC_BATCH_NORM[name]
     if count is None:
         return torch.empty_like(rows)
-    return [rows.new_empty(rows.shape[1], dtype=torch.float32) for _ in range(count)]
+    results = [rows.new_empty(rows.shape[1], dtype=torch.float32) for _ in range(count)]
+    if name == "batch_norm_backward_reduce" and args[4] is None and args[1].stride(1) == 1:
+        results[2:] = [rows.new_empty(0, dtype=torch.float32) for _ in range(2)]  # as the kernels do
+    return results
 
 
 def _attention(

@@ -40,9 +40,10 @@ def _microbatches_hold_bn_groups(params: Params) -> None:
 
 def _compiled_encoders_run_as_a_whole(params: Params) -> None:
     stage = getattr(params.patches, "stage", None)
-    if params.optim.compile is True and stage in patches.STITCHED:
+    compiled = str(params.optim.compile).lower()
+    if compiled in ("true", "graphs") and stage in patches.STITCHED:
         raise ValueError(
-            f"optim.compile=true compiles the encoder as a whole, but patches.stage={stage} runs it in "
+            f"optim.compile={compiled} compiles the encoder as a whole, but patches.stage={stage} runs it in "
             "parts; choose optim.compile=false"
         )
 
