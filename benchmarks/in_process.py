@@ -74,9 +74,6 @@ def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]
         analyzed = analyses.AnalysisContext(
             method=task.method,
             views=list(params.views.values()),
-            loss=params.loss,
-            scale=params.method.scale,
-            batch_size=params.optim.batch_size,
             epochs=rows,
             kept=kept,
             seed=params.seed,

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from cl.data.sets import TrainSet
 from cl.data.transform import Transform
 from cl.data.views import View
 from cl.evaluations import MeasurementConfig
-from cl.losses import LossConfig
 from cl.methods import BaseMethod
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
@@ -30,8 +29,6 @@ from cl.runtime.tensor_files import load_state, load_tensors
 
 class AnalysisConfig(MeasurementConfig):
     """Parameters common to analyses."""
-
-    needs_labels: ClassVar[bool] = False
 
     @property
     def needs_queue(self) -> bool:
@@ -53,9 +50,8 @@ class BatchesConfig(AnalysisConfig):
 
 @dataclass(frozen=True)
 class AnalysisContext:
-    """A trained method in eval mode, the settings and log of its training, and the folder for charts.
+    """A trained method in eval mode, the views and log of its training, and the folder for charts.
 
-    scale: factor of the loss in training.
     epochs: the rows of results/pretrain/epochs.csv.
     kept: files of the method after earlier epochs (`optim.keep_every`), by epoch.
     """
@@ -65,9 +61,6 @@ class AnalysisContext:
     train: Reader
     val: Reader
     transform: Transform
-    loss: LossConfig
-    scale: float
-    batch_size: int
     epochs: list[dict[str, float]]
     kept: dict[int, Path]
     seed: int
@@ -122,15 +115,6 @@ class AnalysisContext:
             itself = torch.arange(images).repeat_interleave(q.shape[1])[:, None]
             negatives = Negatives(p[:, 0, 0], excluded=itself)
         return Contrast(q.flatten(0, 1), p.flatten(0, 1), negatives)
-
-    @torch.no_grad()
-    def negatives(self) -> int | None:
-        """The number of negatives per query in training; None unless all terms are alike and unweighted."""
-        terms = self.method(next(self._batches(self.views, self.batch_size, 1)))
-        if any(type(term) is not Contrast or term.weight != 1 for term in terms):
-            return None
-        counts = {int(term.negative_counts.amax()) for term in terms}
-        return counts.pop() if len(counts) == 1 else None
 
     def temperature(self, own: float | None) -> float:
         """The analysis's own temperature, else training's, else 1 (BYOL and SimSiam have none)."""

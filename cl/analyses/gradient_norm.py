@@ -1,27 +1,54 @@
 """Norm of the loss gradient at a query, by number of negatives and epoch, and its bound (EqCo, Fig. 4)."""
 
 import math
-from typing import Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from cl.analyses import AnalysisContext
-from cl.analyses._shared.sampling import QueryBlock, Sampling, by_count
+from cl.analyses import AnalysisContext, BatchesConfig
+from cl.analyses._shared.sampling import QueryBlock, feasible_counts, samples
 from cl.console.wording import counted
+from cl.data.reader import Reader
 from cl.report.charts import Chart
 from cl.runtime.metric_info import MetricInfo
 
 
-class Config(Sampling):
-    """See `Sampling`.
+class Config(BatchesConfig):
+    """How queries and negatives are sampled.
 
+    negatives: the numbers K of negatives per query.
+    temperature: null for training's.
+    images: number of images; all give keys, the first of them queries.
+    batch_size: images encoded at a time.
     keys: the source of negatives: other images, encoded by the encoder after the epoch; or the queue as it
         was then, so that only `queries` images are encoded.
     """
 
     kind: Literal["gradient_norm"]
+    negatives: list[int] = Field(min_length=1)
+    alpha: float = Field(gt=0)
+    temperature: float | None = Field(gt=0)
+    images: int = Field(gt=1)
+    queries: int = Field(gt=0)
     keys: Literal["images", "queue"]
+
+    def check(self, train: Reader, val: Reader) -> None:
+        super().check(train, val)
+        if self.images > (epoch := len(train) // self.batch_size * self.batch_size):
+            raise ValueError(
+                f"images={self.images} exceeds the {counted(epoch, 'images')} of an epoch of batches of "
+                f"{self.batch_size}; choose fewer"
+            )
+        feasible_counts(self.negatives, self.images - 1)
+
+    def for_few_images(self, train: Reader, val: Reader) -> Self:
+        fewer = super().for_few_images(train, val)
+        images = min(self.images, len(train) // fewer.batch_size * fewer.batch_size)
+        negatives = [count for count in self.negatives if count < images] or [images - 1]
+        queries = min(self.queries, images)
+        return fewer.model_copy(update={"images": images, "queries": queries, "negatives": negatives})
 
     @property
     def needs_queue(self) -> bool:
@@ -55,7 +82,7 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     ]
     ratios = []
     for epoch, at_epoch in context.by_epoch():
-        measured = by_count(config, at_epoch, norms_and_bounds)
+        measured = by_count(config, at_epoch)
         for count, settings in measured.items():
             for chart, (norm, _) in zip(by_epoch, settings, strict=True):
                 chart.add(counted(count, "negatives"), epoch, norm.mean(), norm.std(correction=0))
@@ -77,6 +104,22 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
         "plain_ratio": plain[0] / plain[-1],
         "bound_ratio": max(ratios),
     }
+
+
+def by_count(config: Config, context: AnalysisContext) -> dict[int, Tensor]:
+    """By K: (2, 2, N), norms and bounds of N queries, with the margin and without it (alpha = K)."""
+    temperature = context.temperature(config.temperature)
+    generator = torch.Generator().manual_seed(context.seed)
+    images = config.queries if config.needs_queue else config.images
+    contrast = context.contrast(images, config.batch_size, queue=config.needs_queue)
+    counts = feasible_counts(config.negatives, int(contrast.negative_counts[0]))
+    measured: dict[int, list[Tensor]] = {count: [] for count in counts}
+    for sample in samples(contrast, counts[-1], temperature, generator, config.queries):
+        for count in counts:
+            alphas = config.alpha, count
+            both = [norms_and_bounds(sample, count, alpha, temperature) for alpha in alphas]
+            measured[count].append(torch.stack(both))
+    return {count: torch.cat(parts, -1) for count, parts in measured.items()}
 
 
 def norms_and_bounds(sample: QueryBlock, count: int, alpha: float, temperature: float) -> Tensor:

@@ -1,5 +1,6 @@
 """Charts of logs by epoch: pretraining, and the classifiers of linear evaluations."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -83,6 +84,26 @@ def overlaid(experiments: list[Experiment]) -> Chart | None:
         if _has_curves(chart):
             return chart
     return None
+
+
+def accuracy(experiment: Experiment) -> Chart:
+    """The kNN accuracy of an experiment by epoch."""
+    chart = Chart("knn", f"{NEIGHBOURS.title} by epoch", "epoch", NEIGHBOURS.axis)
+    chart.add_log(experiment.epochs, NEIGHBOURS.columns)
+    return chart
+
+
+def information(experiment: Experiment) -> Chart:
+    """The lower bound log(1 + alpha) - L on the mutual information of two views by epoch (EqCo, sec. 2.1).
+
+    L is the InfoNCE of MoCo; without margin, alpha is the number of negatives.
+    """
+    loss, method = experiment.params["loss"], experiment.params["method"]
+    limit = math.log1p(loss["alpha"] or method["queue"])
+    chart = Chart("information", "Mutual information in training", "epoch", "lower bound, nats")
+    for row in experiment.epochs:
+        chart.add("bound", float(row["epoch"]), limit - float(row["loss"]) / method["scale"])
+    return chart
 
 
 def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:

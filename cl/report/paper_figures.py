@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from cl.report.charts import Chart
-from cl.report.experiments import flatten, grouped, settings, value_at
+from cl.report.curves import accuracy, information
+from cl.report.experiments import Experiment, flatten, grouped, settings, value_at
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides
 from cl.report.sweeps import labels, needs_log_axis
@@ -17,7 +18,7 @@ def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:
     """The template's values: charts of our experiments, and the commands for the missing ones."""
     charts: list[Chart] = []
     missing: list[str] = []
-    if figure.analysis and figure.run:
+    if figure.run:
         charts = list(_analysed(figure, matches))
         missing = [] if charts else [figure.run]
     elif figure.rows:
@@ -60,14 +61,14 @@ def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
     matching = [
         experiment
         for experiment in matches.full_size(expected)
-        if figure.analysis in experiment.charts and _fixed(figure, experiment.params) == wanted
+        if _charts(figure, experiment) and _fixed(figure, experiment.params) == wanted
     ]
     groups = grouped(matching, lambda each: settings(each.params))
     names = labels([[(settings(each.params), each) for each in group] for group in groups])
     charts: dict[str, Chart] = {}
     for name, group in zip(names, groups, strict=True):
         first_of_seed = {experiment.seed: experiment for experiment in reversed(group)}
-        runs = [experiment.charts[figure.analysis or ""] for experiment in first_of_seed.values()]
+        runs = [_charts(figure, experiment) for experiment in first_of_seed.values()]
         for chart in averaged(runs):
             if figure.chart in (None, chart.name):
                 combined = charts.setdefault(chart.name, replace(chart, series={}))
@@ -76,10 +77,18 @@ def _analysed(figure: Figure, matches: PaperMatches) -> Iterator[Chart]:
     yield from charts.values()
 
 
+def _charts(figure: Figure, experiment: Experiment) -> list[Chart]:
+    """The experiment's charts that the figure shows."""
+    if figure.analysis:
+        return experiment.charts.get(figure.analysis, [])
+    chart = accuracy(experiment) if figure.log == "knn" else information(experiment)
+    return [chart] if chart.series else []
+
+
 def _fixed(figure: Figure, params: dict[str, Any]) -> dict[str, Any]:
-    """The settings of pretraining and of the analysis that the figure does not vary."""
-    analysis = flatten(value_at(params, f"analyses.{figure.analysis}"), "analysis")
-    fixed = settings(params) | dict(analysis)
+    """The settings of pretraining, and of the analysis or monitor, that the figure does not vary."""
+    place = f"analyses.{figure.analysis}" if figure.analysis else "optim.monitor"
+    fixed = settings(params) | dict(flatten(value_at(params, place), "analysis"))
     return {key: value for key, value in fixed.items() if not key.startswith(tuple(figure.varies))}
 
 

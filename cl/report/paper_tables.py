@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 from ruamel.yaml import YAML
@@ -67,8 +67,9 @@ class PaperTable(BaseConfig):
 
 
 class Figure(BaseConfig):
-    """A figure: charts of an `analysis` of `run`, or a curve over `columns` for each of `rows`, or a diagram.
+    """A figure: charts of an `analysis` of `run`, curves over `columns` for each of `rows`, or a diagram.
 
+    log: what a chart of the log of `run` shows instead: kNN accuracy, or the bound on mutual information.
     chart: one chart of the analysis; null: all.
     varies: parameters, or their groups, in which the figure's runs may differ from `run`.
     x: the axis title: what the columns vary.
@@ -77,6 +78,7 @@ class Figure(BaseConfig):
     name: str
     caption: str
     analysis: str | None = None
+    log: Literal["knn", "information"] | None = None
     chart: str | None = None
     varies: list[str] = Field([])
     run: str | None = None

@@ -1,7 +1,6 @@
 """Analyses of features whose answers are known."""
 
 import csv
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,25 +9,20 @@ import torch
 from PIL import Image as Picture
 from torch import nn
 
-from cl import config
 from cl.analyses import (
     alignment_uniformity,
     embedding,
     gradient_norm,
-    knn_curve,
-    mi_bound,
     neighbours,
     npc,
     views,
 )
 from cl.data.reader import Reader
 from cl.data.views import View, centre
-from cl.losses import infonce
 from cl.report.charts import Chart
 from cl.runtime.tensor_files import save_tensors
-from tests.support.analyses import SIZES, SMALL, tiny_params
+from tests.support.analyses import SMALL, tiny_params
 from tests.support.objective import l2_normalize
-from tests.support.project import compose
 
 TAU = 0.2
 
@@ -72,30 +66,6 @@ def test_alignment_is_the_squared_distance() -> None:
     assert alignment_uniformity.alignment(x, -x) == pytest.approx(4)
 
 
-def test_the_bound_by_epoch_is_that_of_the_training(analysed, shipped, tmp_path) -> None:
-    """SimCLR of 32 images has 62 negatives; its loss is logged times `scale`."""
-    overrides = ["loss=infonce", "method.scale=2", *SIZES, "optim.batch_size=32"]
-    params = config.check(compose(tmp_path, *overrides))
-    context = analysed(params)
-    settings = mi_bound.Config.model_validate({**shipped["mi_bound"], **SMALL["mi_bound"]})
-    mi_bound.analyze(settings, context)
-    (points,) = Chart.load(context.out / "by_epoch.chart.json").series.values()
-    assert [point.y for point in points] == pytest.approx([math.log(63) - 4, math.log(63) - 3], rel=1e-5)
-    margin = infonce.Config(kind="infonce", alpha=1000, positives="each")
-    mi_bound.analyze(settings, analysed(params, loss=margin))
-    (points,) = Chart.load(context.out / "by_epoch.chart.json").series.values()
-    assert points[0].y == pytest.approx(math.log(1001) - 4, rel=1e-5)
-
-
-@pytest.mark.parametrize("method", ["pirl", "npid_cld", "local_aggregation"])
-def test_a_loss_with_other_terms_gives_no_bound(analysed, method, tmp_path) -> None:
-    """PIRL weights its terms, CLD has two kinds, and Local Aggregation compares sets of neighbours."""
-    overrides = [f"method={method}", "loss=infonce", *SIZES, "optim.batch_size=32"]
-    context = analysed(config.check(compose(tmp_path, *overrides)))
-    context.method.begin_epoch(99)
-    assert context.negatives() is None
-
-
 def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) -> None:
     """Each as of a run that ended there; the finished method is left as it was."""
     settings = gradient_norm.Config.model_validate({**shipped["gradient_norm"], **SMALL["gradient_norm"]})
@@ -123,11 +93,6 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
             assert drawn[f"{count} negatives"] == points
         bound = [(epoch, expected[epoch][f"bound {label}"][0].y, None) for epoch in (3, 20, 40)]
         assert drawn.get("bound") == (bound if name == "margin" else None)
-
-
-def test_the_best_epoch_is_found(analysed, params) -> None:
-    context = analysed(params)
-    assert knn_curve.analyze(knn_curve.Config(kind="knn_curve"), context) == {"best": 50.0, "best_epoch": 1.0}
 
 
 class Colour(nn.Module):

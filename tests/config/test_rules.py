@@ -21,7 +21,9 @@ TOO_LARGE = {  # for 120 training and 60 validation images
     "baselines.supervised.training.optim.batch_size=121": "supervised.training.optim: batch_size=121 .*120",
     "analysis=[npc] analyses.npc.batch_sizes=[16,121]": "analyses.npc: batch_size=121 .*120",
     "analysis=[views] analyses.views.batch_size=121": "analyses.views: batch_size=121 .*120",
-    "analysis=[mi_bound] analyses.mi_bound.images=101 analyses.mi_bound.batch_size=50": "images=101 .*100",
+    "analysis=[gradient_norm] analyses.gradient_norm.images=101 analyses.gradient_norm.batch_size=50": (
+        "images=101 .*100"
+    ),
     "analysis=[gradient_norm] analyses.gradient_norm.images=60 analyses.gradient_norm.batch_size=60 "
     "analyses.gradient_norm.negatives=[60,70]": r"gradient_norm: negatives=\[60, 70\] .*59",
 }
@@ -82,7 +84,7 @@ def test_a_few_images_of_your_own_reduce_what_they_are_too_few_for(readers, tmp_
     """And a published data set is refused, as above."""
     given = [override for override in " ".join(TOO_LARGE).split() if "analysis=" not in override]
     given = [override for override in given if "evaluation=" not in override]
-    analyses = "analysis=[embedding,npc,views,mi_bound,gradient_norm]"
+    analyses = "analysis=[embedding,npc,views,gradient_norm]"
     params = config.check(compose(tmp_path, *OWN, analyses, *given, "evaluation=[knn,linear,retrieval]"))
     assert list(data_problems(params, *readers))
     fewer, changes = config.for_few_images(params, *readers)

@@ -1,5 +1,10 @@
 """The papers' figures, drawn from our experiments."""
 
+import math
+
+import pytest
+
+from cl.report.curves import information
 from cl.report.summary import page
 from pipeline.report import title
 from tests.support.experiments import composed, curve
@@ -13,6 +18,19 @@ def test_a_papers_figure_overlays_the_charts_of_matching_experiments() -> None:
     found += [curve("part", runs[1], 12)]
     found[-1].metrics["train_images"] = 100
     html, _ = page(found, lambda run: composed(run) if "fig4_cifar10" in run else {}, title)
-    assert "infonce, backbone, epoch 1: 50<" in html
-    assert "dcl, backbone, epoch 1: 62 ± 2.83<" in html
-    assert html.count("backbone, epoch 1:") == 2
+    assert "infonce, features, epoch 1: 50<" in html
+    assert "dcl, features, epoch 1: 62 ± 2.83<" in html
+    assert html.count("features, epoch 1:") == 2
+
+
+def test_the_bound_on_mutual_information_is_that_of_the_training() -> None:
+    """EqCo, Fig. 1: the limit is alpha's with margin and the queue's without; losses are logged scaled."""
+    runs = ["recipe=eqco/fig1 method.queue=64", "recipe=eqco/fig1 loss=infonce method.queue=64"]
+    found = [curve(run, run, 50, method__scale=2) for run in runs]
+    bounds = [information(each).series["bound"][0].y for each in found]
+    assert bounds == pytest.approx([math.log(65537) - 1.25, math.log(65) - 1.25])
+    html, _ = page(found, lambda run: composed(run) if "fig1" in run else {}, title)
+    assert all(f"epoch 1: {bound:.4g}<" not in html for bound in bounds), "of another scale"
+    found = [curve(run, run, 50) for run in runs]
+    html, _ = page(found, lambda run: composed(run) if "fig1" in run else {}, title)
+    assert all(f"epoch 1: {bound - 1.25:.4g}<" in html for bound in bounds)

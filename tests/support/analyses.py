@@ -10,7 +10,6 @@ from tests.support.project import compose
 SIZES = ("dataset.train_patches=6", "dataset.val_patches=3")
 SMALL: dict[str, dict] = {
     "npc": {"batch_sizes": [16, 32], "anchors": 64},
-    "mi_bound": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
     "gradient_norm": {"negatives": [2, 8, 16], "images": 30, "queries": 25, "batch_size": 20},
     "views": {"images": 30, "batch_size": 20},
     "alignment_uniformity": {"batch_size": 32, "batches": 2},

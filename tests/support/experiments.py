@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from cl.report import paper_tables
-from cl.report.charts import Chart
 from cl.report.experiments import Experiment
 from cl.runtime.metric_info import Measurement, flat
 from tests.support.project import compose
@@ -52,7 +51,5 @@ def experiment(name: str, run: str, found: float | list[Measurement], **changes:
 
 def curve(name: str, run: str, value: float, **changes: object) -> Experiment:
     made = experiment(name, run, 1.0, **changes)
-    chart = Chart("by_epoch", "kNN", "epoch", "%")
-    chart.add("backbone", 1, value)
-    made.charts["knn_curve"] = [chart]
+    made.epochs.append({"epoch": "1", "loss": "2.5", "knn_top1": str(value)})
     return made

@@ -18,10 +18,9 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
     if values["dataset"].get("labels") != "none":
         return []
     entries = [
-        (group, name)
-        for group in ("evaluations", "analyses")
-        for name, entry in values[group].items()
-        if module_of(group, entry["kind"]).Config.needs_labels
+        ("evaluations", name)
+        for name, entry in values["evaluations"].items()
+        if module_of("evaluations", entry["kind"]).Config.needs_labels
     ]
     return entries + [("baselines", name) for name, entry in values["baselines"].items() if entry["training"]]
 
