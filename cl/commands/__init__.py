@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from cl.commands.defaults import ENCODER, FILES, FOLDERS, MATCHES
+from cl.commands.defaults import ENCODER, FILES, MATCHES, TIMM
 from cl.commands.outputs.classification import COLUMNS, encoder_beside, summary
 from cl.console.command import echo, entry_point
 from cl.console.wording import counted
@@ -296,29 +296,19 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
 
 
 @main.command("export", short_help="Write an encoder in the format of another program.")
-@click.argument("format", type=click.Choice([*FILES, *FOLDERS]))
+@click.argument("format", type=click.Choice([*FILES, TIMM]))
 @click.option(
     "--to",
     type=PATH,
-    help="The file to write, or the folder for timm and hub; default: exports/<format>.<suffix>.",
+    help="The file to write, or the folder for timm; default: exports/<format>.<suffix>.",
 )
 @encoder_options
 @size_options
-@click.option(
-    "--license",
-    help="For hub: the license by its name on the hub, such as cc-by-4.0; default: the recorded one.",
-)
-@click.option(
-    "--card",
-    type=PATH,
-    help="For hub: a file of Markdown to append to the model card, such as report/tables.md.",
-)
 @entry_point
 def export_command(format: str, **options: Any) -> None:
     """Write an encoder in the FORMAT of another program.
 
-    timm: a folder for timm.create_model("local-dir:..."). hub: the same with a model card, for upload to the
-    Hugging Face hub. onnx: images of the encoder's size to features.
+    timm: a folder for timm.create_model("local-dir:..."). onnx: images of the encoder's size to features.
     """
     check_file(options["encoder"])
     from cl.commands.export import export

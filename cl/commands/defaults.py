@@ -3,4 +3,4 @@
 ENCODER = "models/backbone.safetensors"  # where the pipeline writes it
 MATCHES = 10  # images per query of a search
 FILES = {"torchvision": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}  # formats of an export
-FOLDERS = ("timm", "hub")
+TIMM = "timm"  # a folder

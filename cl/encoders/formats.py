@@ -19,7 +19,7 @@ from cl.networks.resnet import Network
 from cl.runtime.files import PARTIAL, finished
 from cl.runtime.tensor_files import save_tensors
 
-WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "config.json", "README.md"  # names of timm and the hub
+WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"  # names of timm
 
 
 def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
@@ -50,39 +50,33 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
 def check_network(network: Backbone, format: str) -> None:
     """Raises ValueError if the format does not support this kind of network."""
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
-        raise ValueError(f"{format} supports only kind=resnet without streams; choose hub or onnx")
+        raise ValueError(f"{format} supports only kind=resnet without streams; choose onnx")
 
 
 def write_folder(
-    network: Backbone, folder: Path, description: dict[str, Any] | None, card: str, metadata: dict[str, str]
+    network: Backbone, folder: Path, description: dict[str, Any], metadata: dict[str, str]
 ) -> None:
-    """Write a folder for `timm.create_model("local-dir:<folder>", pretrained=True)` or the Hugging Face hub.
+    """Write a folder for `timm.create_model("local-dir:<folder>", pretrained=True)`.
 
     After a kill, the same call completes it. The description is written last, so it never belongs to other
     weights.
 
     Args:
-        description: the result of `describe`; None for a network that timm lacks.
-        card: the page that the hub shows; empty for none.
+        description: the result of `describe`.
 
     Raises:
         ValueError: the folder contains other files.
     """
-    files = {CARD: card, DESCRIPTION: json.dumps(description, indent=2) if description else ""}
-    ours = (WEIGHTS, *files)
     found = [*folder.glob("*")]
-    if others := [path.name for path in found if not path.name.startswith(ours)]:
+    if others := [path.name for path in found if not path.name.startswith((WEIGHTS, DESCRIPTION))]:
         raise ValueError(f"{folder} has other files, for example {min(others)}; give --to a new folder")
     for path in found:
         if path.name.endswith(PARTIAL):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name in files:
-        (folder / name).unlink(missing_ok=True)
+    (folder / DESCRIPTION).unlink(missing_ok=True)
     save_tensors(network.state_dict(), folder / WEIGHTS, metadata)
-    for name, content in files.items():
-        if content:
-            with finished(folder / name) as partial:
-                partial.write_text(content)
+    with finished(folder / DESCRIPTION) as partial:
+        partial.write_text(json.dumps(description, indent=2))
 
 
 def describe(config: BackboneConfig, features: int, transform: Transform) -> dict[str, Any]:
@@ -112,33 +106,6 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
     }
 
 
-def model_card(name: str, about: str, library: str, license: str, size: int, metadata: dict[str, str]) -> str:
-    """The page of a published encoder in Markdown, with the header that the Hugging Face hub reads.
-
-    Args:
-        name: of the published folder.
-        about: the architecture, and how to preprocess images.
-        library: timm or cl, which loads it.
-        size: side of the images in pixels.
-        metadata: of the encoder's file; ours record the method and the hash of the data.
-    """
-    if library == "timm":
-        use = (
-            f'import timm\n\nencoder = timm.create_model("local-dir:{name}", pretrained=True).eval()\n'
-            f"features = encoder(images)  # preprocessed as above: (N, 3, {size}, {size}) to (N, D)"
-        )
-    else:
-        use = f'import cl\n\nfeatures = cl.load("{name}/model.safetensors").embed(["a.jpg", "b.jpg"])'
-    tags = "tags:\n- self-supervised-learning\n" if "parameters" in metadata else ""
-    header = f"library_name: {library}\nlicense: {license}\npipeline_tag: image-feature-extraction\n{tags}"
-    manifest = metadata.get("data_manifest_sha256")
-    data = f"\nSHA-256 of the training data's manifest: {manifest}\n" if manifest else ""
-    return (
-        f"---\n{header}---\n\n# {name}\n\nAn encoder of images without a classifier: {about}\n\n"
-        f"```python\n{use}\n```\n{data}"
-    )
-
-
 def crop_share(crop: int, resize: int) -> float:
     """The largest crop_pct from which timm gets `resize` as floor(crop / crop_pct) in spite of rounding."""
     share = crop / resize
@@ -151,7 +118,7 @@ def _write_detectron2(network: Backbone, path: Path) -> None:
     network = cast(Network, network)
     if network.width != 1 or network.conv1.kernel_size != (7, 7) or len(network.layer1) < 2:
         raise ValueError(
-            "detectron2's ResNet needs a 7x7 stem, 64 channels and 2 blocks per stage; choose hub"
+            "detectron2's ResNet needs a 7x7 stem, 64 channels and 2 blocks per stage; choose onnx"
         )
     tensors = {name: value.numpy() for name, value in in_detectron2(network.state_dict()).items()}
     with path.open("wb") as file:

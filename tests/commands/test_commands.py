@@ -68,7 +68,7 @@ def test_images_without_their_option_are_told_where_they_belong(words) -> None:
         "evaluate --train table.csv --val other.csv --to other.csv",
         "compare encoder.safetensors link.safetensors --train a.jpg --labels table.csv --to table.csv",
         "export torchvision --encoder link.safetensors --to encoder.safetensors",
-        "export hub --encoder folder/model.safetensors --to folder",
+        "export timm --encoder folder/model.safetensors --to folder",
     ],
 )
 def test_no_command_overwrites_what_it_reads(words, tmp_path) -> None:

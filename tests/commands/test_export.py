@@ -9,24 +9,9 @@ from safetensors.torch import save_file
 
 import cl
 from cl.encoders import foreign
-from cl.networks import backbones
-from cl.networks.backbones.resnet import Streams
-from cl.runtime.tensor_files import save_tensors
-from tests.support.backbones import residual
-from tests.support.resnets import NARROW, TRANSFORM, WIDTH, narrow, save_encoder
+from tests.support.resnets import WIDTH, narrow, save_encoder
 from tests.support.stages import assert_refused
 from tests.support.transformers import transformer
-
-IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-
-
-def save_streams(path) -> None:  # type: ignore[no-untyped-def]
-    """Two networks, with metadata as the pipeline writes them."""
-    streams = Streams(space="lab", mean=TRANSFORM.mean, std=TRANSFORM.std)
-    config = residual(streams=streams, width=NARROW)
-    recorded = {"parameters": json.dumps({"backbone": config.model_dump()})}
-    recorded["transform"] = TRANSFORM.model_dump_json()
-    save_tensors(backbones.build(config).state_dict(), path, recorded)
 
 
 def save_small(path: Path) -> None:
@@ -34,31 +19,7 @@ def save_small(path: Path) -> None:
     save_encoder(path, stem="small")
 
 
-@pytest.mark.parametrize("save", [save_small, save_streams])
-def test_a_folder_for_the_hub_has_a_card_and_gives_the_same_features(save, tmp_path) -> None:
-    save(tmp_path / "encoder.safetensors")
-    (tmp_path / "tables.md").write_text("| kNN | 71.3 |")
-    folder = tmp_path / "birds"
-    done = cl.export(
-        "hub",
-        encoder=tmp_path / "encoder.safetensors",
-        to=folder,
-        license="cc-by-4.0",
-        card=tmp_path / "tables.md",
-    )
-    assert (done.path, done.width) == (folder, WIDTH if save is save_small else 2 * WIDTH)
-    card = (folder / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: cl\nlicense: cc-by-4.0\n")
-    for text in ("# birds\n", 'cl.load("birds/model.safetensors")', "resized to 20 px", "\n| kNN | 71.3 |"):
-        assert text in card
-    ours, theirs = (
-        cl.load(path) for path in (tmp_path / "encoder.safetensors", folder / "model.safetensors")
-    )
-    torch.testing.assert_close(theirs(IMAGES), ours(IMAGES))
-    assert theirs.transform == ours.transform
-
-
-@pytest.mark.parametrize("format", ["torchvision", "hub", "timm"])
+@pytest.mark.parametrize("format", ["torchvision", "timm"])
 def test_an_export_records_only_what_is_recorded_or_given(format, tmp_path) -> None:
     path = tmp_path / "encoder.safetensors"
     chosen = {"stem": "imagenet", "width": 1} if format == "timm" else {"stem": "small"}
@@ -74,38 +35,16 @@ def test_an_export_records_only_what_is_recorded_or_given(format, tmp_path) -> N
         assert not options or (loaded.transform.resize, loaded.transform.crop) == (36, 32)
 
 
-@pytest.mark.parametrize("format", ["torchvision", "hub"])
-def test_a_normalisation_without_a_size_is_not_lost(format, tmp_path) -> None:
+def test_a_normalisation_without_a_size_is_not_lost(tmp_path) -> None:
     save_encoder(tmp_path / "encoder.safetensors", metadata={"network": "{}"}, stem="small")
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
     described = {"model_args": {"stem_padding": 1}, "pretrained_cfg": {"mean": mean, "std": std}}
     (tmp_path / "config.json").write_text(json.dumps(described))
-    to = tmp_path / ("hub" if format == "hub" else "out.safetensors")
-    arguments = {"encoder": tmp_path / "encoder.safetensors", "to": to}
+    arguments = {"encoder": tmp_path / "encoder.safetensors", "to": tmp_path / "out.safetensors"}
     with pytest.raises(ValueError, match="give --resize and --crop"):
-        cl.export(format, **arguments)
-    cl.export(format, **arguments, resize=36, crop=32)
-    assert cl.load(to / "model.safetensors" if format == "hub" else to).transform.mean == tuple(mean)
-
-
-@pytest.mark.parametrize(
-    ("license", "metadata", "expected"),
-    [
-        (None, {"license": "apache-2.0"}, "apache-2.0"),
-        (None, {"parent": '{"licence": "cc-by-nc-4.0"}'}, "cc-by-nc-4.0"),
-        ("mit", {"license": "apache-2.0"}, "mit"),
-        (None, {"license": "ask: the authors"}, "other"),
-        (None, {}, "unknown"),
-    ],
-)
-def test_a_card_has_the_licence_that_is_given_or_recorded(
-    license, metadata, expected, tmp_path, monkeypatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    encoder = tmp_path / "encoder.safetensors"
-    save_encoder(encoder, metadata=metadata)
-    cl.export("hub", encoder=encoder, to="~/hub", license=license, resize=36, crop=32)
-    assert f"\nlicense: {expected}\n" in (tmp_path / "hub/README.md").read_text()
+        cl.export("torchvision", **arguments)
+    cl.export("torchvision", **arguments, resize=36, crop=32)
+    assert cl.load(tmp_path / "out.safetensors").transform.mean == tuple(mean)
 
 
 def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None:
@@ -120,18 +59,16 @@ def test_wrong_arguments_are_answered_in_one_sentence(project, tmp_path) -> None
     torch.save(transformer().state_dict(), tmp_path / "vit.pth")
     foreign_file = ("--encoder", str(tmp_path / "vit.pth"))
     mistakes = {
-        "found --resize None with --crop 16; give both or": ["hub", "--crop", "16", *of],
-        "records resize=20 and crop=16; leave": ["hub", "--resize", "16", "--crop", "16", *of],
+        "found --resize None with --crop 16; give both or": ["torchvision", "--crop", "16", *of],
+        "records resize=20 and crop=16; leave": ["torchvision", "--resize", "16", "--crop", "16", *of],
         "does not take the images of 30 px from --crop": [
             *("onnx", "--resize", "30", "--crop", "30", *foreign_file)
         ],
         "models/backbone.safetensors does not exist": ["onnx"],
         "timm does not know the": ["timm", *of],
-        "with wider padding of the first convolution, which hub cannot express; choose onnx": [
-            *("hub", "--encoder", str(padded))
+        "with wider padding of the first convolution, which torchvision cannot express; choose onnx": [
+            *("torchvision", "--encoder", str(padded))
         ],
-        "--license mit is only for hub, not for timm; leave it out": ["timm", "--license", "mit", *of],
-        "no file --card none.md": ["hub", "--card", "none.md", *of],
         "--to a.pth must be a file that ends in .safetensors": ["torchvision", "--to", "a.pth", *of],
     }
     assert_refused(project, "export", mistakes)

@@ -50,7 +50,7 @@ def test_a_family_is_read_as_pretrain_export_and_timm_write_it(name, tmp_path) -
     metadata = {"parameters": parameters, "transform": transform.model_dump_json()}
     save_tensors(network.state_dict(), tmp_path / "models/backbone.safetensors", metadata)
     description = formats.describe(config, network.fc_features, transform)
-    formats.write_folder(network, tmp_path / "ours", description, "", {})
+    formats.write_folder(network, tmp_path / "ours", description, {})
     theirs = timm.create_model(f"local-dir:{tmp_path}/ours", pretrained=True).eval()
     files = ["models/backbone", "ours/model"]
     if name != "coat_tiny":  # shares tensors, which timm cannot write

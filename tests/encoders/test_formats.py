@@ -89,7 +89,7 @@ def test_timm_builds_and_fills_the_network_of_a_folder(name, tmp_path) -> None:
     description = formats.describe(backbone, network.fc_features, transform)
     metadata = {"network": backbone.model_dump_json(), "transform": transform.model_dump_json()}
     for _ in range(2):  # an earlier export is replaced
-        formats.write_folder(network, folder, description, "", metadata)
+        formats.write_folder(network, folder, description, metadata)
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     torch.testing.assert_close(theirs(images), network(images))
@@ -122,17 +122,16 @@ def test_networks_that_timm_lacks_are_refused() -> None:
 
 def test_a_killed_export_is_continued_and_never_mixes_two_encoders(tmp_path) -> None:
     first, second = (residual(kind, "imagenet") for kind in ("resnet18", "resnet10"))
-    formats.write_folder(backbones.build(first), tmp_path, {"of": "first"}, "first", {})
+    formats.write_folder(backbones.build(first), tmp_path, {"of": "first"}, {})
     unwritable = {"bytes": b""}  # ends the call where the weights are written
     with pytest.raises(TypeError):
-        formats.write_folder(backbones.build(second), tmp_path, {"of": "second"}, "second", unwritable)
+        formats.write_folder(backbones.build(second), tmp_path, {"of": "second"}, unwritable)
     assert [path.name for path in tmp_path.glob("[!m]*")] == []
     (tmp_path / "model.safetensors.x.partial").mkdir()
     (tmp_path / "model.safetensors.x.partial/tensors").touch()
     (tmp_path / "config.json.0123.partial").touch()
-    formats.write_folder(backbones.build(second), tmp_path, {"of": "second"}, "second", {})
+    formats.write_folder(backbones.build(second), tmp_path, {"of": "second"}, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "README.md",
         "config.json",
         "model.safetensors",
     ]
@@ -142,7 +141,7 @@ def test_a_killed_export_is_continued_and_never_mixes_two_encoders(tmp_path) -> 
 def test_a_folder_with_other_files_is_left_alone(tmp_path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="has other files, for example thesis.tex; give --to a new"):
-        formats.write_folder(ours(), tmp_path, None, "", {})
+        formats.write_folder(ours(), tmp_path, {}, {})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

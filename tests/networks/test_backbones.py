@@ -143,9 +143,9 @@ def test_weights_of_one_network_are_refused(tmp_path) -> None:
 
 def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     for name in ("torchvision", "detectron2"):
-        with pytest.raises(ValueError, match=f"{name} supports only kind=resnet .*choose hub or onnx"):
+        with pytest.raises(ValueError, match=f"{name} supports only kind=resnet .*choose onnx"):
             formats.write(two("lab"), name, tmp_path / "out", 32, {})
-    with pytest.raises(ValueError, match="timm does not know the resnet18 .* two streams; choose hub or"):
+    with pytest.raises(ValueError, match="timm does not know the resnet18 .* two streams; choose onnx"):
         config.check(compose(tmp_path, "backbone=resnet18_lab")).backbone.in_timm()
     save_tensors(two("lab").state_dict(), tmp_path / "backbone.safetensors", {})
     with pytest.raises(ValueError, match="holds the two networks of a backbone with streams"):

@@ -78,7 +78,7 @@ class Config(BackboneConfig):
         if not self.is_published:
             raise ValueError(
                 f"timm does not know the {self.title}{' and two streams' if self.streams else ''}; choose "
-                f"{'' if self.streams else 'torchvision, '}hub or onnx"
+                f"{'' if self.streams else 'torchvision or '}onnx"
             )
         return self.name, {}
 

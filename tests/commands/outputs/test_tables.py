@@ -22,7 +22,7 @@ def test_targets_that_cannot_be_written_are_refused_and_home_is_found(tmp_path, 
 
 def test_a_link_is_written_through(tmp_path) -> None:
     """By every command, here by two; what it leads to may be missing yet."""
-    save_encoder(tmp_path / "encoder.safetensors")
+    save_encoder(tmp_path / "encoder.safetensors", width=1)
     for number in range(3):
         picture_file(tmp_path / f"images/{number}.jpg", number)
     links = {name: tmp_path / name for name in ("here.npy", "here.txt", "found.csv", "timm")}
@@ -31,7 +31,7 @@ def test_a_link_is_written_through(tmp_path) -> None:
         link.symlink_to(tmp_path / f"store/{name}")
     cl.embed(tmp_path / "images", encoder=tmp_path / "encoder.safetensors", to=links["here.npy"])
     cl.search(links["here.npy"], "0.jpg", to=links["found.csv"])
-    cl.export("hub", encoder=tmp_path / "encoder.safetensors", to=links["timm"])
+    cl.export("timm", encoder=tmp_path / "encoder.safetensors", to=links["timm"])
     assert all(link.is_symlink() and link.exists() for link in links.values())
     assert feature_files.read(links["here.npy"]).names == ["0.jpg", "1.jpg", "2.jpg"]
     with pytest.raises(ValueError, match="must be a file that ends in"):
