@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from cl import config
 from cl.runtime.registry import kinds, module_of
 from pipeline.composition.compose import compose
-from pipeline.composition.conf import CONF, written
+from pipeline.composition.conf import CONF, choices, written
 
 VIEWS = {"two views": "small", "multi-crop": "small_multicrop"}
 PATCHES = {"whole": "whole", "patches": "fast"}
+PUBLISHED = ("_imagenet", "_cifar")  # how the names of methods at their published size end
 
 
 class Cell(NamedTuple):
@@ -23,6 +24,11 @@ class Cell(NamedTuple):
     patches: str
     values: dict[str, Any]
     refusal: str
+
+
+def methods() -> list[str]:
+    """The methods at the size of the embedded data, without those at their published size."""
+    return [name for name in choices("method") if not name.endswith(PUBLISHED)]
 
 
 def cells(method: str) -> Iterator[Cell]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks import rows
+from benchmarks.combinations import methods
 from benchmarks.workplace import Workplace, copy_of_project
 from cl.config import load
-from pipeline import compatibility
 from pipeline.composition.compose import write
 from pipeline.support import provenance
 
@@ -32,7 +32,7 @@ def main() -> None:
         print(table(rows.read(FILE, COLUMNS)))
         return
     for seed in SEEDS:
-        for method in [RANDOM, *(sys.argv[1:] or compatibility.methods())]:
+        for method in [RANDOM, *(sys.argv[1:] or methods())]:
             if not any(
                 row["method"] == method and int(row["seed"]) == seed for row in rows.read(FILE, COLUMNS)
             ):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import in_process
-from benchmarks.combinations import Cell, cell, cells
+from benchmarks.combinations import Cell, cell, cells, methods
 from benchmarks.gpu.session import Session
 from benchmarks.in_process import silent
 from cl import config
@@ -26,7 +26,6 @@ from cl.runtime.machine import Machine
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import replicated, train
 from cl.training.start import Start
-from pipeline.compatibility import methods
 from pipeline.support.locations import transform
 from pipeline.support.pretraining import build, prepare
 

@@ -61,7 +61,7 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"method": method("byol")}, "byol gives pairs .*loss=dcl needs contrasts .*choose"),
         (
             {"loss": JCL},
-            "needs several positives .*choose loss=dcl .*pipeline.compatibility jcl",
+            "needs several positives .*choose loss=dcl .*of the kinds moco$",
         ),
         ({"temperature": None}, "simclr needs a temperature, found temperature=null"),
         (BYOL | {"temperature": 0.1}, "temperature=0.1 .*method.kind=byol; choose temperature=null"),

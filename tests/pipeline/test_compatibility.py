@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from benchmarks.combinations import Cell, cells, composed
+from benchmarks.combinations import Cell, cells, composed, methods
 from cl import config
 from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.registry import kinds, module_of
-from pipeline import compatibility
 from tests.support.methods import HERE, batch_of
 from tests.support.tiny import TinyBackbone
 
@@ -44,7 +42,7 @@ def expected(cell: Cell) -> tuple[str, ...] | None:
             "loss=",
         )
     if loss == "nce" and method not in BANKS:
-        return "loss=nce needs a memory bank", "choose", "pipeline.compatibility nce"
+        return "loss=nce needs a memory bank", "choose", "of the kinds cmc, npid, pirl"
     several = cell.values["method"].get("keys") == "rest"
     if loss == "jcl" and not several:
         return "loss=jcl needs several positives", f"method.kind={method}", "choose"
@@ -63,7 +61,7 @@ def _expected_of_views(cell: Cell, method: str, several: bool) -> tuple[str, ...
     return ()
 
 
-@pytest.mark.parametrize("method", compatibility.methods())
+@pytest.mark.parametrize("method", methods())
 def test_combinations_run_or_are_refused_as_in_the_papers(method) -> None:
     for cell in cells(method):
         parts = expected(cell)
@@ -73,14 +71,14 @@ def test_combinations_run_or_are_refused_as_in_the_papers(method) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", compatibility.methods())
+@pytest.mark.parametrize("method", methods())
 def test_combinations_that_run_train_a_step(method) -> None:
     for cell in cells(method):
         if not cell.refusal:
             train_one_step(cell.values)
 
 
-@pytest.mark.parametrize("method", compatibility.methods())
+@pytest.mark.parametrize("method", methods())
 def test_every_method_trains_a_step_as_shipped(method) -> None:
     train_one_step(composed(f"method={method}"))
 
@@ -104,26 +102,6 @@ def train_one_step(values: dict) -> None:
 
 
 def test_every_method_and_every_loss_runs_somewhere() -> None:
-    running = [
-        cell.values for method in compatibility.methods() for cell in cells(method) if not cell.refusal
-    ]
+    running = [cell.values for method in methods() for cell in cells(method) if not cell.refusal]
     assert {values["method"]["kind"] for values in running} == set(kinds("methods"))
     assert {values["loss"]["kind"] for values in running} == set(kinds("losses"))
-
-
-def test_a_method_and_a_loss_are_answered() -> None:
-    def told(*names: str) -> str:
-        return CliRunner().invoke(compatibility.main, names).output
-
-    assert told("swav") == "method=swav goes with loss=dcl, dclw\n"
-    assert "jcl" in told("moco_v2_keys")
-    assert told("nce") == "loss=nce goes with method=cmc, npid, pirl\n"
-    assert told("vicreg").count("vicreg") == 4, "a loss and a method"
-    assert told().splitlines()[1] == "method=byol goes with loss=cosine"
-    assert "SimCLRR is neither a method nor a loss; did you mean simclr" in told("SimCLRR")
-
-
-def test_a_method_goes_with_the_losses_that_the_rules_accept() -> None:
-    for method in compatibility.methods():
-        plain = [cell for cell in cells(method) if (cell.views, cell.patches) == ("two views", "whole")]
-        assert compatibility.losses_of(method) == [cell.loss for cell in plain if not cell.refusal]

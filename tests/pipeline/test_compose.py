@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from benchmarks.combinations import methods
 from cl import config
-from pipeline import compatibility
 from pipeline.composition.compose import write
 from tests.support.project import ROOT, compose
 
@@ -36,7 +36,7 @@ def choices() -> list[str]:
         choice
         for path in (CONF / "recipe").rglob("*.yaml")
         for choice in re.findall(r"override /(\w+): (\w+)$", path.read_text(), re.MULTILINE)
-    } | {("method", name) for name in compatibility.methods()}
+    } | {("method", name) for name in methods()}
     return lists + [
         f"{group}={name}" for group, files in names.items() for name in files if (group, name) not in chosen
     ]

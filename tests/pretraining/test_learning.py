@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import compatibility
+from benchmarks.combinations import methods
 from pipeline.composition.compose import write
 
 SEEDS = (0, 1, 2)
@@ -88,7 +88,7 @@ def test_the_default_experiment_finds_more_objects_than_the_random_encoder(prepa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", compatibility.methods())
+@pytest.mark.parametrize("method", methods())
 def test_every_method_beats_the_random_encoder(prepared, method) -> None:
     """As `dvc exp run -S method=...` trains it, for minutes on two cores; the mean over the seeds.
 

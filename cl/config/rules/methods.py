@@ -17,7 +17,7 @@ TERMS: dict[Trait, str] = {
 }
 NEEDED: dict[Trait, str] = TERMS | {
     "normalizer": "a memory bank to estimate its normalizer",
-    "several positives": "several positives per query",
+    "several positives": "several positives per query (method.keys=rest)",
 }
 
 
@@ -46,9 +46,11 @@ def _loss_fits_method(params: Params) -> None:
             f"loss={loss.kind} would count it twice; choose loss={fitting}"
         )
     found = " and ".join(TERMS[each] for each in TERMS if each in gives)
+    methods = ((kind, module_of("methods", kind).Config) for kind in kinds("methods"))
+    others = ", ".join(kind for kind, each in methods if _fit(each.gives, each.needs, type(loss)))
     raise ValueError(
         f"method.kind={method.kind} gives {found}, but loss={loss.kind} needs {NEEDED[lacking[0]]}; choose "
-        f"loss={fitting}, or a method that `python -m pipeline.compatibility {loss.kind}` lists"
+        f"loss={fitting}, or a method of the kinds {others}"
     )
 
 
