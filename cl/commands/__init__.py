@@ -198,8 +198,8 @@ def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> No
     comparison = compare(a, b, val=val or None, **options)
     _echo_counts(comparison)
     images = comparison.val_images + comparison.copies
-    copies, near = (f"{n} ({100 * n / images:.1f} %)" for n in (comparison.copies, comparison.near_copies))
-    echo(f"validation images that are also training images: {copies}, left out; nearly: {near}, not left out")
+    share = 100 * comparison.copies / images
+    echo(f"left out validation images that are also training images: {comparison.copies} ({share:.1f} %)")
     echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
     for row in comparison.result.rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"

@@ -13,13 +13,10 @@ import torch
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import opened_table
 from cl.commands.inputs.paths import File, Inputs
-from cl.commands.jobs import near_duplicates
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
-from cl.console.progress import Count
 from cl.encoders.encoder import Encoder, opened
 from cl.features.correctness import check_different, correctness
 from cl.runtime.tables import columns_of, write_table
@@ -32,8 +29,8 @@ class EncoderComparison:
 
     result: the verdict, and percentages of the validation images with paired intervals.
     val_images: without the copies.
-    copies: validation images that were left out, because their files are also among the training images.
-    near_copies: validation images that nearly are training images; they were not left out.
+    copies: validation images that were left out, because their files are also among the training images;
+        `cl.duplicates` finds changed copies.
     """
 
     result: PairedComparison
@@ -41,7 +38,6 @@ class EncoderComparison:
     val_images: int
     classes: int
     copies: int
-    near_copies: int
 
 
 def compare(
@@ -78,7 +74,7 @@ def compare(
         ValueError: see `evaluate`; or an encoder gives all images the same features, or all validation images
             are also training images.
     """
-    target, show = target_of(to, a, b, train, val, labels), progress("compare")
+    target = target_of(to, a, b, train, val, labels)
     pair = [copy.copy(opened(given)) for given in (a, b)]
     if (resize or crop) and all(encoder.records_size for encoder in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
@@ -98,7 +94,7 @@ def compare(
         holdout=holdout,
         ungrouped=ungrouped,
         by_encoder=lambda rows: np.split(rows, [pair[0].width], axis=1),
-        say=show.say,
+        say=progress("compare").say,
     )
     x, y = (np.split(images.features, [pair[0].width], axis=1) for images in (bank, queries))
     for name, rows in zip(names, x, strict=True):
@@ -113,7 +109,6 @@ def compare(
         val_images=len(queries),
         classes=len({*bank.labels, *queries.labels}),
         copies=copies,
-        near_copies=_near_copies(bank, queries, pair[0], show.count),
     )
 
 
@@ -130,11 +125,3 @@ def _side_by_side(pair: Sequence[Encoder], names: Sequence[str], images: Path) -
     a, b = both
     assert a.names == b.names  # images are decoded in the same way for both
     return Features(a.names, np.concatenate([a.features, b.features], axis=1))
-
-
-def _near_copies(bank: LabelledImages, queries: LabelledImages, encoder: Encoder, count: Count) -> int:
-    """How many validation images show the same as a training image (`cl.commands.jobs.near_duplicates`)."""
-    rows = [images.features[:, : encoder.width] for images in (bank, queries)]
-    pairs = near_duplicates.find(np.concatenate(rows), [*bank.files, *queries.files], encoder, count)[1]
-    train, val = pairs.positions.T
-    return len({*val[(train < len(bank)) & (val >= len(bank))]})
