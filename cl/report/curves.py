@@ -54,11 +54,16 @@ def pretraining(read: ResultFiles) -> list[dict[str, str | Markup]]:
     rows = read.table("pretrain", "epochs.csv")
     drawings = []
     for number, curve in enumerate(CURVES):
-        chart = Chart(f"pretraining-{number}", f"{curve.title} by epoch", "epoch", curve.axis)
-        chart.add_log(rows, curve.columns)
+        chart = _by_epoch(f"pretraining-{number}", curve, rows)
         if _has_curves(chart):
             drawings.append(drawing(chart, curve.meaning))
     return drawings
+
+
+def _by_epoch(name: str, curve: Curve, rows: list[dict[str, str]]) -> Chart:
+    chart = Chart(name, f"{curve.title} by epoch", "epoch", curve.axis)
+    chart.add_log(rows, curve.columns)
+    return chart
 
 
 def classifiers(
@@ -88,9 +93,7 @@ def overlaid(experiments: list[Experiment]) -> Chart | None:
 
 def accuracy(experiment: Experiment) -> Chart:
     """The kNN accuracy of an experiment by epoch."""
-    chart = Chart("knn", f"{NEIGHBOURS.title} by epoch", "epoch", NEIGHBOURS.axis)
-    chart.add_log(experiment.epochs, NEIGHBOURS.columns)
-    return chart
+    return _by_epoch("knn", NEIGHBOURS, experiment.epochs)
 
 
 def information(experiment: Experiment) -> Chart:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cl.analyses import gradient_norm
-from cl.analyses._shared.sampling import feasible_counts, samples
+from cl.analyses.gradient_norm import feasible_counts, samples
 from cl.losses import infonce
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
