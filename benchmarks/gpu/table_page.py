@@ -52,6 +52,9 @@ class Result(NamedTuple):
     made_with: str
 
 
+CELLS: dict[str, Any] = {"row": str, "seed": int, "made_with": str}  # other columns are numbers
+
+
 def known() -> dict[str, Row]:
     """The rows of table.yaml."""
     return {name: Row(**values) for name, values in yaml.safe_load(ROWS.read_text()).items()}
@@ -61,15 +64,7 @@ def read(folder: Path) -> list[Result]:
     """The results so far."""
     found = rows.read(folder / "gpu_table.csv", Result._fields)
     return [
-        Result(
-            line["row"],
-            int(line["seed"]),
-            float(line["value"]),
-            float(line["images"]) if line["images"] else None,
-            float(line["seconds"]),
-            float(line["images_per_second"]),
-            line["made_with"],
-        )
+        Result(**{name: CELLS.get(name, float)(cell) if cell else None for name, cell in line.items()})
         for line in found
     ]
 
