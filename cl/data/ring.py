@@ -16,7 +16,7 @@ from multiprocessing import get_all_start_methods
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from cl.runtime.forking import ctrl_c_delayed
+from cl.runtime.forking import ctrl_c_delayed, exit_with_parent
 
 SLICE = 64  # rows that a worker fills at a time
 AHEAD = 4  # slices queued per worker
@@ -121,8 +121,9 @@ def _start_worker(worker: int) -> None:
     """Lower the priority, because a worker that competes with training threads slows them more than it helps.
 
     The main process handles signals and finishes its step first. Workers therefore ignore Ctrl-C and survive
-    a scheduler's SIGTERM for GRACE seconds.
+    a scheduler's SIGTERM for GRACE seconds; they end when it is killed.
     """
+    exit_with_parent()
     os.nice(19)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))

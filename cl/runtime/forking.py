@@ -1,8 +1,12 @@
-"""Worker processes that ignore Ctrl-C and leave it to their parent process."""
+"""Worker processes that leave Ctrl-C to their parent process, and end with it."""
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 
 
 @contextmanager
@@ -13,3 +17,10 @@ def ctrl_c_delayed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def exit_with_parent() -> None:
+    """Exit as soon as the parent process dies; call it in a worker."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()

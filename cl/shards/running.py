@@ -1,16 +1,13 @@
 """Worker processes write the shards."""
 
 import multiprocessing
-import os
-import threading
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from multiprocessing.connection import wait
 
-from cl.runtime.forking import ctrl_c_delayed
+from cl.runtime.forking import ctrl_c_delayed, exit_with_parent
 from cl.shards.packing import pack
 from cl.shards.tiles import images_begun
 from cl.shards.work import Job, Work, save_note
@@ -60,9 +57,7 @@ def _start_worker(work: Work) -> None:
     """Keep the work, and exit if the parent dies."""
     global _work
     _work = work
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+    exit_with_parent()
 
 
 def _write_in_worker(job: Job) -> None:

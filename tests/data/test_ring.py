@@ -6,13 +6,16 @@ import multiprocessing
 import os
 import signal
 import time
+from multiprocessing.connection import Connection, Pipe
 from multiprocessing.util import register_after_fork
 
 import numpy as np
 import pytest
+import torch
 
 from cl.data import ring
 from cl.data.ring import AHEAD, SLICE, Array
+from tests.support.processes import start_fork
 
 ARRAYS = [Array((2, 3), np.uint8), Array((), np.int64)]
 
@@ -139,3 +142,22 @@ def test_workers_end_with_their_loop() -> None:
     while multiprocessing.active_children() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert multiprocessing.active_children() == []
+
+
+def _begun_and_killed(sender: Connection) -> None:
+    batches = ring.filled(fill, range(10_000), lambda _: 4, ARRAYS, 2)
+    next(batches)
+    sender.send(len(multiprocessing.active_children()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_end_with_a_killed_process(monkeypatch) -> None:
+    """At once: torch itself looks after five seconds, here much later."""
+    monkeypatch.setattr(torch.utils.data._utils.worker, "MP_STATUS_CHECK_INTERVAL", 10_000)
+    receiver, sender = Pipe()
+    start_fork(_begun_and_killed, sender)
+    sender.close()
+    assert receiver.recv() == 2
+    assert receiver.poll(60)
+    with pytest.raises(EOFError):  # no process is left that could write
+        receiver.recv()
