@@ -36,9 +36,10 @@ class _Command(click.Command):
             return super().parse_args(context, arguments)
         except click.UsageError as error:
             options = {option for parameter in self.params for option in parameter.opts}
-            if "unexpected extra" in error.message and (here := options & {"--images", "--train"}):
-                error.message += f"; put {here.pop()} before each image, or before their folder"
-            raise
+            if "unexpected extra" not in error.message or not (here := options & {"--images", "--train"}):
+                raise
+            remedy = f"put {here.pop()} before each image, or before their folder"
+            raise click.UsageError(f"{error.message}; {remedy}", context) from error
 
 
 main.command_class = _Command

@@ -106,11 +106,11 @@ def duplicates(
     if target and target.suffix == ".html":
         about = "A row is a group of copies, with the cosine to the most similar other image of the group."
         place = dict(zip(zip(splits, every, strict=True), paths, strict=True))
-        rows = (
+        shown = (
             [(place[copy.split, copy.name], f"{copy.cosine:.3f} {copy.split} {copy.name}") for copy in group]
             for _, group in groupby(copies, lambda copy: copy.group)
         )
-        pictures.write(target, "Copies", about, rows, loaded.transform.decoded)
+        pictures.write(target, "Copies", about, shown, loaded.transform.decoded)
     elif target:
         columns = columns_of(Copy, copies)
         if len(parts) == 1:

@@ -110,8 +110,8 @@ def search(
             "Left of the bar: a query. Right: the most similar images, with cosines. "
             f"Features: {path}, by {bank.notes.get('encoder', 'an encoder')} (sha256 {sha256})"
         )
-        rows, decode = _pictures(matches, parts, bank), matching.transform_of(bank).decoded
-        pictures.write(target, "Similar images", about, rows, decode)
+        decode = matching.transform_of(bank).decoded
+        pictures.write(target, "Similar images", about, _pictures(matches, parts, bank), decode)
     elif target:
         write_table(target, columns_of(Match, [*matches.rows()]))
     return matches
