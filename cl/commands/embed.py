@@ -15,6 +15,7 @@ import torch.distributed as dist
 from cl.commands.defaults import ENCODER
 from cl.commands.inputs import feature_files, matching
 from cl.commands.inputs.feature_files import Features
+from cl.commands.inputs.listing import root_of
 from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.jobs import embedding
 from cl.commands.jobs.embedding import EmbeddingJob
@@ -24,6 +25,7 @@ from cl.console.progress import Progress
 from cl.console.reasons import lines
 from cl.console.wording import counted
 from cl.encoders.encoder import Encoder, load, opened
+from cl.images.decoding import is_stack
 from cl.networks.backbones import check_size
 from cl.runtime import machine
 from cl.runtime.distributed import rank, ranks
@@ -114,6 +116,11 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
         if is_main:
             for line in lines(job.begin()):
                 shown.say(line)
+            first = job.listing.names(0, min(len(job.listing), embedding.BATCH))
+            if stacks := sum(is_stack(root_of(job.inputs) / name) for name in first):
+                shown.say(
+                    f"{stacks} of the first {len(first)} files have several frames or pages: only one is used"
+                )
         wait_for_all()
         share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])
         with shown.count(share, "images" if ranks() == 1 else "images of this process") as report:

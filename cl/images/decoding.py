@@ -235,3 +235,10 @@ def has_several_frames(picture: Picture.Image) -> bool:
         return picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1
     except Exception:  # a later frame is damaged, the first is intact
         return False
+
+
+def is_stack(file: Path) -> bool:
+    """As `has_several_frames`, of a file; False if it cannot be read."""
+    with suppress(Exception), file.open("rb") as content, opened(content) as picture:
+        return has_several_frames(picture)
+    return False

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import timm
 import torch
+from PIL import Image as Picture
 
 import cl
 from cl.commands.inputs import feature_files
@@ -172,6 +173,14 @@ def test_an_encoder_for_smaller_images_is_mentioned(saved, expected, images, tmp
     printed = capsys.readouterr().err
     assert ("--resize" in printed) == bool(expected)
     assert expected in printed
+
+
+def test_files_with_several_pages_are_mentioned(encoder, tmp_path, capsys) -> None:
+    pages = [Picture.new("L", (40, 40), gray) for gray in (50, 200)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    pages[1].save(tmp_path / "b.png")
+    cl.embed(tmp_path, encoder=encoder)
+    assert "1 of the first 2 files have several frames or pages" in capsys.readouterr().err
 
 
 def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path) -> None:
