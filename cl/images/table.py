@@ -25,7 +25,7 @@ COLUMNS = {
 }
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
-JOINED = re.compile(r"[]['\"|,;\s]+")  # between labels in one cell, also of a list
+JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
 
@@ -51,7 +51,7 @@ def similar(classes: list[str]) -> list[str]:
         for name in classes
         if (other := first.setdefault(_spelling(name), name)) != name
     ]
-    words = {name: [word for word in JOINED.split(name) if word] for name in classes}
+    words = {name: JOINED.split(name) for name in classes}
     counts = Counter(word for parts in words.values() for word in parts)
     joined = [
         name
