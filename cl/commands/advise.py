@@ -77,11 +77,10 @@ def advise(
     trials = []
     if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
         trials = _trials(measured[0], images, together, judging, minutes, show)
-    source, data = target or labels, [f"dataset.name={place.absolute()}"]
-    if len(judging) and not (source or images.has_splits):
+    source, data, before = target or labels, [f"dataset.name={place.absolute()}"], list[str]()
+    if len(judging) and not (source or images.has_splits):  # recipes do not read these classes
         source = "labels.csv"
-        command = f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"
-        remarks.append(f"training needs the classes as a table, which this writes: {command}")
+        before = [f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"]
     if target:
         rows = {name: label for name, label in images.listed.items() if label}
         write_table(target, {"path": [*rows], "label": [*rows.values()]})
@@ -93,7 +92,7 @@ def advise(
     elif images.has_splits:
         data.append("dataset=folder")
     about = [_about(place, images), labelling, *remarks]
-    return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data)
+    return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data, before)
 
 
 def _together(images: Sample, found: list[Start], *, ungrouped: bool) -> tuple[np.ndarray, list[str]]:
@@ -123,7 +122,8 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
     if not folds:
         return known[:0], sentence
     counts = np.unique(labels, return_counts=True)[1]
-    return known, f"labels: {len(counts)} classes with {counts.min()} to {counts.max()} images"
+    independent = counted(len(np.unique(groups)), "independent groups")
+    return known, f"labels: {len(counts)} classes with {counts.min()} to {counts.max()} images, {independent}"
 
 
 def _about(folder: Path, images: Sample) -> str:

@@ -23,7 +23,7 @@ from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
 from tests.support.stages import assert_refused, run_cl
 
-BETTER, EQUAL = 40.0, 0.0
+BETTER, UNCLEAR, EQUAL = 40.0, 1.0, 0.0
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def tried(rate: float, gain: float) -> Tried:
     scores = np.array([[50.0, 50 + gain + noise] for noise in range(-9, 10)])
     outcome = verdict({"kNN": scores}, ["robin"] * 19, np.arange(19), seed=0)
     assert outcome.comparison
-    return Tried(rate, 1, 1, 1.0, outcome.comparison, outcome.is_better)
+    return Tried(rate, 1, 2, 1.0, outcome.comparison, outcome.is_better)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,8 @@ def tried(rate: float, gain: float) -> Tried:
         ((80, 50), [EQUAL, BETTER], FEW, "adapt", "own/adapt"),
         ((80, 50), [EQUAL, EQUAL], FEW, "keep", None),
         ((80, 50), [], FEW, "keep", None),
+        ((80, 50), [UNCLEAR], FEW, "try", "own/adapt"),
+        ((80, 50), [UNCLEAR, UNCLEAR], FEW, "keep", None),
         ((50, 50), [EQUAL, EQUAL], FEW, "train from scratch", "own/small"),
         ((50, 50), [EQUAL, BETTER], FEW, "adapt", "own/adapt"),
         ((50, 50), [], FEW - 1, "keep", None),

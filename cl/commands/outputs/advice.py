@@ -1,8 +1,7 @@
 """What `cl advise` found: a screen of numbers, and the sentences that follow from them."""
 
-import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -59,7 +58,7 @@ class Advice:
     answer: sentences; commands: what to run.
     """
 
-    verdict: Literal["adapt", "keep", "train from scratch", "get an encoder"]
+    verdict: Literal["adapt", "try", "keep", "train from scratch", "get an encoder"]
     about: list[str]
     starts: list[Start]
     trials: list[Tried]
@@ -83,7 +82,13 @@ class Advice:
 
 
 def advice(
-    folder: str, images: int, about: list[str], starts: list[Start], trials: list[Tried], data: list[str]
+    folder: str,
+    images: int,
+    about: list[str],
+    starts: list[Start],
+    trials: list[Tried],
+    data: list[str],
+    before: Sequence[str] = (),
 ) -> Advice:
     """What follows from the numbers.
 
@@ -91,13 +96,14 @@ def advice(
         folder: for a shell.
         images: how many are in the folder.
         data: the overrides that name the images and their labels.
+        before: commands that a recipe needs.
     """
     best, pixels, last = starts[0], starts[-1], trials[-1] if trials else None
     if best is pixels:
         answer = [f"no trained encoder is at hand; {GET} ({MEGABYTES} MB) can be downloaded"]
         if images >= FEW:
             answer.append("without a connection, train one from random weights, which takes hours")
-        small = [_run("own/small", data)] if images >= FEW else []
+        small = [*before, _run("own/small", data)] if images >= FEW else []
         commands = [f"cl advise {folder} --encoder {GET}", *small]
         return Advice("get an encoder", about, starts, [], answer, commands)
     if last and last.is_better:
@@ -107,10 +113,20 @@ def advice(
             f"{last.seconds:.2g} s",
         ]
         command = _run("own/adapt", data + _settings(best))
-        return Advice("adapt", about, starts, trials, answer, [command])
+        return Advice("adapt", about, starts, trials, answer, [*before, command])
     if "kNN" in best.measures and best.score <= pixels.score and images >= FEW:
         answer = [f"{best.title} is no better than {PIXELS}: {best.score:.1f} % and {pixels.score:.1f} %"]
-        return Advice("train from scratch", about, starts, trials, answer, [_run("own/small", data)])
+        commands = [*before, _run("own/small", data)]
+        return Advice("train from scratch", about, starts, trials, answer, commands)
+    steps = sum(tried.steps for tried in trials)
+    if last and steps < last.full and max(tried.comparison.overall.difference for tried in trials) > 0:
+        answer = [
+            f"a gain is neither shown nor excluded by {steps} of {last.full} steps: {_gains(trials)} points",
+            f"all take about {duration(last.full * last.seconds)} here (calculated), and give {best.title} "
+            "back unless they make it better",
+        ]
+        command = _run("own/adapt", data + _settings(best))
+        return Advice("try", about, starts, trials, answer, [*before, command])
     size = best.encoder.transform
     options = "" if best.encoder.records_size else f" --resize {size.resize} --crop {size.crop}"
     command = f"cl embed {folder} --to features.parquet --encoder {shlex.quote(best.name)}{options}"
@@ -121,12 +137,7 @@ def advice(
 def _reasons(best: Start, images: int, trials: list[Tried]) -> list[str]:
     """Why the best start is kept as it is."""
     if trials:
-        reasons = [f"no gain shows ({', '.join(tried.gain for tried in trials)} points)"]
-        steps, last = sum(tried.steps for tried in trials), trials[-1]
-        if steps < last.full:
-            minutes = math.ceil(last.full * last.seconds / 60)
-            reasons.append(f"that was after {steps} of {last.full} steps; --minutes {minutes} allows all")
-        return reasons
+        return [f"no gain shows ({_gains(trials)} points)"]
     if "kNN" not in best.measures:
         return [
             f"its neighbours agree best ({best.score:.1f} %); what separates classes best, only labels show",
@@ -137,6 +148,10 @@ def _reasons(best: Start, images: int, trials: list[Tried]) -> list[str]:
     if images < FEW:
         return [f"{images} images are fewer than the {FEW} that training needs"]
     return ["nothing was trained, so a gain is neither shown nor excluded"]
+
+
+def _gains(trials: list[Tried]) -> str:
+    return ", ".join(tried.gain for tried in trials)
 
 
 def _settings(start: Start) -> list[str]:
