@@ -12,7 +12,7 @@ from cl.networks import backbones
 from cl.runtime.metric_info import BACKBONE, measurements
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
-from pipeline.support import command, locations, outputs
+from pipeline.support import command, locations, outputs, teacher
 
 
 @click.command()
@@ -29,7 +29,8 @@ def main(name: str) -> None:
     config: Any = params.analyses[name]
     config.check(train, val)
     backbone = backbones.build(params.backbone)
-    setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train))
+    keys = teacher.keys(params, here, train, progress)
+    setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train), teacher=keys)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
     with command.results("analyze", name) as results:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from cl.config import Baseline, Params
+from cl.config.params import SupervisedTraining
 from cl.data.order import plan_of
 from cl.data.sets import TrainSet
 from cl.encoders import foreign, published
@@ -20,7 +21,7 @@ from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import SupervisedTask, classifier
 from pipeline.composition.weight_hashes import file_and_prefix
-from pipeline.support import command, locations, outputs, runs
+from pipeline.support import command, locations, outputs, runs, teacher
 from pipeline.support.detection import data, transfer
 from pipeline.support.evaluation import evaluate
 
@@ -39,7 +40,9 @@ def main(name: str) -> None:
     datasets = {entry: data(params.transfers[entry]) for entry in transfers}
     with runs.begin("baseline", name) as run, command.results("baseline", name) as results:
         results.notes |= run.notes
-        if config.weights:
+        if config.training == "teacher":
+            backbone, params = of_teacher(params)
+        elif config.weights:
             try:
                 backbone, params = load_published(config.weights, params)
             except ValueError as error:
@@ -78,6 +81,14 @@ def load_published(name: str, params: Params) -> tuple[Backbone, Params]:
     return encoder.network, params.model_copy(update={"dataset": dataset})
 
 
+def of_teacher(params: Params) -> tuple[Backbone, Params]:
+    """The teacher, and the parameters with its size of images and its normalisation."""
+    found = teacher.load(params)
+    assert found, "the rules ask for one"
+    own = found.transform.model_dump(include={"resize", "crop", "mean", "std"})
+    return found.network, params.model_copy(update={"dataset": params.dataset.model_copy(update=own)})
+
+
 def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> Backbone:
     """The baseline's encoder, initialised from the seed, in eval mode."""
     torch.manual_seed(params.seed)
@@ -88,7 +99,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
     here = command.find_machine(params)
     params, reader, _ = locations.data(params)
     training = params.baselines[name].training
-    assert training
+    assert isinstance(training, SupervisedTraining)
     transform = locations.transform(params.dataset, reader.manifest.levels)
     settings, labelled = training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)

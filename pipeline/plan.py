@@ -21,7 +21,7 @@ from cl.runtime.distributed import max_over_ranks
 from cl.runtime.machine import Machine
 from cl.training.loop import Data, train
 from cl.training.start import Start
-from pipeline.support import command, footprint, locations, pretraining
+from pipeline.support import command, footprint, locations, pretraining, teacher
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
@@ -67,6 +67,7 @@ class Trial:
         peak: bytes.
         seconds, waiting: seconds per step, and those spent waiting for its data.
         monitoring: seconds of monitoring after the first epoch, and after a later one.
+        encoding: seconds in which a teacher encodes all images once, before training.
     """
 
     def __init__(self, data: Data, here: Machine, monitor: Callable[[], float]) -> None:
@@ -105,7 +106,8 @@ def _trial(params: Params, here: Machine, bank: Reader, queries: Reader) -> Tria
     """What some training steps took."""
     quiet = Progress("plan", Console(quiet=True))
     start = pretraining.load_start(params) if params.start_name else Start()
-    task, optimizer, data = pretraining.prepare(params, here, bank, start)
+    keys, encoding = teacher.trial(params, here, bank, quiet)
+    task, optimizer, data = pretraining.prepare(params, here, bank, start, keys)
     measure = pretraining.monitoring(params, task, data, queries)
 
     def monitor() -> float:
@@ -118,6 +120,7 @@ def _trial(params: Params, here: Machine, bank: Reader, queries: Reader) -> Tria
     trial = Trial(pretraining.cropped(params, data, here), here, monitor)
     epochs = max(params.optim.epochs, 2 * MOST / data.plan.steps_per_epoch)  # enough for any trial
     train(task, trial, params.optim.model_copy(update={"epochs": epochs}), optimizer, progress=quiet)
+    trial.encoding = encoding * len(bank)
     return trial
 
 
@@ -134,6 +137,8 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
         f"step: {trial.seconds:.3g} s for {images} images, {rate:g} images/s on "
         f"{trial.plan.ranks} x {here.device.type} in {here.precision}"
     )
+    if trial.encoding:
+        yield f"teacher: {trial.encoding / 3600:.3g} hours to encode all images, only once"
     yield f"waiting for data: {waiting:.0%} of a step" + (", which slows training" if waiting > 0.1 else "")
     yield f"kNN: {first:.3g} s after the first epoch, {later:.3g} s after each later epoch"
     verdict = "fits" if trial.peak <= free else "does not fit"

@@ -25,7 +25,7 @@ from cl.runtime.tensor_files import save_tensors
 from cl.training.checkpoints import Checkpoints, optimizer_state, write_epochs
 from cl.training.loop import train
 from cl.training.start import Start
-from pipeline.support import command, locations, outputs, pretraining, provenance, runs
+from pipeline.support import command, locations, outputs, pretraining, provenance, runs, teacher
 
 FEW = 200  # images; trained from scratch on fewer, an encoder may be no better than an untrained one
 
@@ -78,8 +78,9 @@ def main() -> None:
             progress.say(found.sentence)
             parent = results.notes["parent"] = weights.summary(params.start_name)
             provenance.check_unchanged("pretrain")
+            origins = {"parent": parent, "teacher": teacher.note(results, params, here)}
             epochs = 0 if unchanged else rows[-1]["epoch"]
-            _save_models(task, trained.optimizer, parent, data.transform, epochs=epochs)
+            _save_models(task, trained.optimizer, origins, data.transform, epochs=epochs)
 
 
 class _Trained(NamedTuple):
@@ -134,7 +135,8 @@ def _trained(
     progress: Progress,
 ) -> _Trained:
     """A whole training, from the newest checkpoint on."""
-    task, optimizer, data = pretraining.prepare(params, here, bank, pretraining.load_start(params))
+    keys, start = teacher.keys(params, here, bank, progress), pretraining.load_start(params)
+    task, optimizer, data = pretraining.prepare(params, here, bank, start, keys)
     progress.say(_settings(params, data, here))
     if not locations.is_temporary_copy():
         progress.say(f"each epoch's row is added to {checkpoints.epochs}")
@@ -227,7 +229,7 @@ def _write_results(
 def _save_models(
     task: PretrainingTask,
     optimizer: Optimizer,
-    parent: dict[str, Any] | None,
+    origins: dict[str, Any],
     transform: Transform,
     *,
     epochs: int,
@@ -239,8 +241,7 @@ def _save_models(
         "data_manifest_sha256": locations.manifest_hash(),
         "epochs": str(epochs),
     }
-    if parent:
-        metadata["parent"] = json.dumps(parent)
+    metadata |= {name: json.dumps(origin) for name, origin in origins.items() if origin}
     save_tensors(task.method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
     save_tensors(task.method.state_dict(), locations.METHOD, metadata)
     save_tensors(optimizer_state(task.method, optimizer), locations.OPTIMIZER, metadata)

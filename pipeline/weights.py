@@ -1,14 +1,17 @@
-"""weights: the weights of `init` or `start_from`, to models/start.safetensors; none without either."""
+"""weights: those of `init` or `start_from`, to models/start.safetensors, and of `teacher`; or none."""
 
+import json
 from pathlib import Path
 
 import click
 from dvc.repo import Repo
 from dvc_data.hashfile.hash_info import HashInfo
+from torch import Tensor
 
 from cl.config import Init
 from cl.encoders import foreign, published
-from cl.runtime.tensor_files import licence
+from cl.encoders.encoder import transform_in
+from cl.runtime.tensor_files import licence, save_tensors
 from cl.training import start
 from cl.training.start import Start
 from pipeline.composition.weight_hashes import file_and_prefix, sha256
@@ -30,8 +33,10 @@ def main() -> None:
         weights = start.from_run(method, optimizer, params.start_hashes)
     if weights.tensors:
         progress.say(f"{params.start_name} (licence: {weights.origin['licence']})")
+    tensors, metadata = _teacher(params.teacher) if params.teacher else ({}, {})
     provenance.check_unchanged("weights")
     start.save(weights, locations.START)
+    save_tensors(tensors, locations.TEACHER, metadata)
 
 
 def _backbone(init: Init) -> Start:
@@ -44,8 +49,26 @@ def _backbone(init: Init) -> Start:
     return start.from_backbone(encoder.network, encoder.config, origin)
 
 
-def _checked_file(init: Init) -> tuple[str, str | None]:
-    """The file and prefix of `init`; raises ValueError if its hash differs from params.yaml."""
+def _teacher(teacher: Init) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Its tensors; and its architecture, transform, name, hash and licence, for `cl.load` too."""
+    file, prefix = _checked_file(teacher, "teacher")
+    encoder = foreign.load(file, prefix, name=teacher.name)
+    if encoder.deviation:
+        raise ValueError(
+            f"teacher={teacher.name} was trained {encoder.deviation}, which a student cannot be compared "
+            "with; choose another teacher"
+        )
+    origin = {"name": teacher.name, "hash": teacher.hash, "licence": licence(encoder.metadata)}
+    command.progress("weights").say(f"teacher {teacher.name} (licence: {origin['licence']})")
+    return encoder.network.state_dict(), {
+        "network": encoder.config.model_dump_json(),
+        "transform": transform_in(encoder.metadata, teacher.name).model_dump_json(),
+        "origin": json.dumps(origin),
+    }
+
+
+def _checked_file(init: Init, key: str = "init") -> tuple[str, str | None]:
+    """The file and prefix of the parameter `key`; raises ValueError if its hash differs from params.yaml."""
     if init.hash.startswith("md5:"):  # of an experiment
         return str(_cached(init.hash, init.name)), None
     if init.name.startswith("torchvision:"):  # `published` checks the hash
@@ -54,10 +77,10 @@ def _checked_file(init: Init) -> tuple[str, str | None]:
     file, prefix = (published.fetch(init.name)[0], None) if is_name else file_and_prefix(init.name)
     if not file.is_file():
         raise ValueError(
-            f"init={file} does not exist; a run in a temporary copy of the project needs an absolute path"
+            f"{key}={file} does not exist; a run in a temporary copy of the project needs an absolute path"
         )
     if sha256(file) != init.hash:
-        raise ValueError(f"init={file} has changed since params.yaml was composed: compose it again")
+        raise ValueError(f"{key}={file} has changed since params.yaml was composed: compose it again")
     return init.name if is_name else str(file), prefix
 
 

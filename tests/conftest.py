@@ -15,6 +15,7 @@ from rich.console import Console
 from cl import config
 from cl.console.progress import Progress
 from cl.runtime import machine, stores
+from cl.runtime.tensor_files import save_tensors
 from cl.shards import scenes
 from cl.sources import photos
 from tests.support.project import ROOT, TINY, compose
@@ -104,6 +105,7 @@ def project_with_shards(project: Path, shard_folder: Path, tmp_path_factory: pyt
     folder = tmp_path_factory.mktemp("prepared") / "project"
     shutil.copytree(project, folder)
     shutil.copytree(shard_folder, folder / "data" / "shards")
+    save_tensors({}, folder / "models" / "teacher.safetensors")
     return folder
 
 

@@ -56,10 +56,10 @@ MAY_IMPORT = {
     ),
     "cl": "cl.commands cl.encoders cl.features cl.losses cl.networks cl.objective cl.runtime",
     "pipeline.support": (
-        "cl.config cl.console cl.data cl.detection cl.encoders cl.evaluations cl.methods cl.networks "
-        "cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.statistics cl.training"
+        "cl.config cl.console cl.data cl.detection cl.encoders cl.evaluations cl.features cl.methods "
+        "cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.sources cl.statistics cl.training"
     ),
-    "pipeline.composition": "cl.config cl.encoders cl.runtime cl.training pipeline.support",
+    "pipeline.composition": "cl.config cl.encoders cl.networks cl.runtime cl.training pipeline.support",
     "pipeline": (
         "cl cl.analyses cl.config cl.console cl.data cl.encoders cl.evaluations cl.features cl.images "
         "cl.methods cl.networks cl.objective cl.pretraining cl.report cl.runtime cl.shards cl.sources "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cl.config import rules
-from cl.config.params import Baseline, Params
+from cl.config.params import Baseline, Params, SupervisedTraining
 from cl.data.order import reduced
 from cl.data.reader import Reader
 from cl.sources import OwnImages
@@ -55,7 +55,7 @@ def _entries(entries: dict[str, Any], train: Reader, val: Reader) -> dict[str, A
 
 
 def _baseline(baseline: Baseline, labelled: int) -> Baseline:
-    if baseline.training is None:
+    if not isinstance(baseline.training, SupervisedTraining):
         return baseline
     optim = baseline.training.optim
     optim = optim.model_copy(update={"batch_size": reduced(optim.batch_size, labelled)})

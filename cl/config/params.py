@@ -54,12 +54,12 @@ class SupervisedTraining(BaseConfig):
 
 
 class Baseline(BaseConfig):
-    """An encoder to compare with: trained with labels, or with `training: null` published or untrained.
+    """An encoder to compare with: trained with labels, a teacher, or with `training: null` published or not.
 
     weights: what `init` takes but an experiment; `init` replaces it. None for an untrained encoder.
     """
 
-    training: SupervisedTraining | None
+    training: SupervisedTraining | Literal["teacher"] | None
     weights: str | None = None
     evaluations: Literal["all"] | list[str]
     transfers: Literal["all"] | list[str]
@@ -102,6 +102,7 @@ class Params(BaseConfig):
     recipe: str | None
     init: Init | None
     start_from: Parent | None
+    teacher: Init | None = Field(description="a trained backbone that method.kind=distill learns from")
     hand_over: Literal["trained", "better"] = Field(
         description="better: the encoder of `init`, unless training made it better on held-out images"
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cl.networks import backbones, heads, patches
 from cl.networks.passes import l2_normalize
+from cl.networks.teacher import Teacher
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast, of_same_value
@@ -83,6 +84,7 @@ class Setup:
     bn_groups: batch-norm groups in the batch of all ranks; the task that trains the method applies them.
     images: the number of images in the training split.
     within: whether only images of one value are negatives of each other.
+    teacher: of distillation.
     """
 
     backbone: backbones.Backbone
@@ -92,6 +94,7 @@ class Setup:
     seed: int
     images: int
     within: bool = False
+    teacher: Teacher | None = None
 
 
 class BaseMethod(nn.Module):

@@ -7,14 +7,14 @@ from pydantic import model_validator
 
 from cl.methods import Setup
 from cl.methods._shared.pairs import pairs
-from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
+from cl.methods._shared.queue_method import TargetQueueConfig, TargetQueueMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 from cl.objective.traits import Traits
 
 
-class Config(QueueMethodConfig):
+class Config(TargetQueueConfig):
     """How the views of an image become queries and keys.
 
     keys: an image's key is its second view (`second`); or all views after the first are its keys (`rest`,
@@ -22,7 +22,7 @@ class Config(QueueMethodConfig):
     symmetric: the first view's keys are contrasted and enqueued too.
     """
 
-    gives: ClassVar[Traits] = {*QueueMethodConfig.gives, "several positives", "columns"}
+    gives: ClassVar[Traits] = {*TargetQueueConfig.gives, "several positives", "columns", "teacher"}
     kind: Literal["moco"]
     keys: Literal["second", "rest"]
     symmetric: bool
@@ -45,10 +45,10 @@ class Config(QueueMethodConfig):
         return views - 1 if self.keys == "rest" else 1
 
 
-class Method(QueueMethod):
+class Method(TargetQueueMethod):
     """Algorithm 1 of MoCo: the first view is the query, the second the key; small views are queries too.
 
-    After each step, `QueueMethod.after_step` moves the target encoder and enqueues the step's keys.
+    After each step, `TargetQueueMethod.after_step` moves the target encoder and enqueues the step's keys.
     """
 
     def __init__(self, config: Config, setup: Setup) -> None:

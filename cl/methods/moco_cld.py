@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from cl.methods._shared import cld
-from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
+from cl.methods._shared.queue_method import TargetQueueConfig, TargetQueueMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
@@ -11,7 +11,7 @@ from cl.objective.terms import Contrast
 LARGE = 3  # two queries and the key
 
 
-class Config(cld.ClusterConfig, QueueMethodConfig):
+class Config(cld.ClusterConfig, TargetQueueConfig):
     """Both queries share a key, which is enqueued once."""
 
     least_views: ClassVar[int] = LARGE
@@ -22,7 +22,7 @@ class Config(cld.ClusterConfig, QueueMethodConfig):
         return LARGE
 
 
-class Method(cld.ClusterMethod, QueueMethod):
+class Method(cld.ClusterMethod, TargetQueueMethod):
     """Wang et al. 2021, eq. 4, on MoCo: the mean over the queries, plus lambda times the clusters' loss."""
 
     def forward(self, batch: Batch) -> list[Contrast]:

@@ -7,6 +7,8 @@ from cl.report.rows import Gain
 from cl.statistics import Estimate
 
 PIXELS, UNTRAINED, PUBLISHED = "raw pixels", "untrained encoder", "published encoder"
+TEACHER = "teacher encoder"
+CLOSE = 3  # points below the teacher that a student may be
 IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}
 
 
@@ -18,7 +20,8 @@ def answer(
 ) -> list[str]:
     """Some sentences on evaluations (`cl.report.rows`) and provenance.
 
-    A collapse comes first, then whether an adapted encoder is better than its start.
+    A collapse comes first, then whether an adapted encoder is better than its start, or a student close to
+    its teacher.
 
     Args:
         titles: evaluations and baselines in words, by name.
@@ -33,10 +36,34 @@ def answer(
             sentences.insert(0, f"This encoder {own:.1f} %, {weights} as published {other.number} %: {use}.")
     if adaptation := pretraining.get("adaptation"):
         sentences.insert(0, _sentence(adaptation["sentence"]))
+    if (cost := pretraining.get("distillation")) and row:
+        sentences[:0] = _beside_teacher(row, titles, cost)
     if finding := pretraining.get("verdict"):
         place = 0 if pretraining.get("state") == "collapsed" else len(sentences)
         sentences.insert(place, _sentence(finding))
     return [*sentences, *map(_sentence, remarks)]
+
+
+def _beside_teacher(
+    row: dict[str, Any], titles: dict[str, str], cost: dict[str, dict[str, Any]]
+) -> Iterator[str]:
+    """Whether the student is close to its teacher, and what both cost."""
+    for name, _, gain in rivals(row, titles):
+        if name == TEACHER and gain.interval:
+            low, high = gain.interval
+            judged = "is" if low >= -CLOSE else "is not" if high < -CLOSE else "may or may not be"
+            found = f"{gain.points:+.1f} {gain.interval}"
+            yield f"The student {judged} within {CLOSE} points of its teacher ({found})."
+    student, teacher = cost["student"], cost["teacher"]
+    parts = [
+        f"{student[key] / scale:.3g} {unit} (teacher {teacher[key] / scale:.3g})"
+        for key, scale, unit in (
+            ("parameters", 1e6, "million parameters"),
+            ("macs", 1e6, "million multiply-accumulates"),
+            ("milliseconds", 1, "ms per image"),
+        )
+    ]
+    yield f"The student has {', '.join(parts)}."
 
 
 def _sentence(finding: str) -> str:

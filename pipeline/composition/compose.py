@@ -101,15 +101,18 @@ def command_for(params: config.Params) -> str | None:
     """
     try:
         given = parse(params.overrides)
-        others = [str(each.input_line) for each in given if each.key_or_group not in WEIGHTS]
+        names = {override.key_or_group: override.value() for override in given}
+        weights = (*WEIGHTS, "teacher") if "teacher" in names else WEIGHTS
+        others = [str(each.input_line) for each in given if each.key_or_group not in weights]
         without = ["hand_over=trained"] if params.init else []  # `better` needs them
         composed = config.check(compose([*others, *without]))  # without weights: their files may be gone
     except ValueError:
         return None
-    names = {override.key_or_group: override.value() for override in given}
-    if any(names.get(key) != getattr(getattr(params, key), "name", None) for key in WEIGHTS):
+    if any(names.get(key) != getattr(getattr(params, key), "name", None) for key in weights):
         return None
-    rest: dict[str, Any] = dict.fromkeys(("overrides", *WEIGHTS), True)
+    rest: dict[str, Any] = dict.fromkeys(("overrides", *weights), True)
+    if "teacher" in names:  # determines this
+        rest |= {"method": {"projector": {"out"}}}
     if params.init:  # may determine these
         rest |= {"backbone": True, "dataset": {"mean", "std"}, "hand_over": True}
         rest |= {"baselines": {"published": {"weights"}}}
@@ -191,7 +194,8 @@ def _is_chosen(entry: Any) -> bool:
     if not isinstance(entry, DictConfig):
         return False
     training = entry.get("training", False)
-    return "kind" in entry or training is None or (isinstance(training, DictConfig) and "views" in training)
+    is_trained = isinstance(training, DictConfig) and "views" in training
+    return "kind" in entry or training in (None, "teacher") or is_trained
 
 
 def _drop_what_needs_labels(composed: DictConfig, say: Say) -> None:
@@ -207,14 +211,20 @@ def _drop_what_needs_labels(composed: DictConfig, say: Say) -> None:
 
 
 def _add_weights(composed: DictConfig, given: list[Override], say: Say) -> None:
-    """Record the hashes of `init` and `start_from` beside their names.
+    """Record the hashes of `init`, `start_from` and `teacher` beside their names.
 
-    The backbone and the normalisation of `init` are taken, unless they are typed. Say if the normalisation is
-    another than the recorded one, or if none is recorded.
+    The projector gets the width of the teacher's features. The backbone and the normalisation of `init` are
+    taken, unless they are typed. Say if the normalisation is another than the recorded one, or if none is
+    recorded.
     """
     init, start_from = (composed.get(key) for key in WEIGHTS)
     if start_from is not None:
         composed.start_from = weight_hashes.of_start_from(str(start_from), _plain(composed))
+    if teacher := composed.get("teacher"):
+        digest, width = weight_hashes.of_teacher(str(teacher))
+        composed.teacher = {"name": str(teacher), "hash": digest}
+        if composed.method.kind == "distill":
+            composed.method.projector.out = width
     if init is None:
         return
     digest, found = weight_hashes.of_init(str(init))

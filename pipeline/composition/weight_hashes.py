@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.scm import resolve_rev
@@ -10,13 +11,15 @@ from cl.config import parse, read
 from cl.encoders import foreign
 from cl.encoders.encoder import IMAGENET
 from cl.encoders.published import fetch, is_name, missing, torchvision_url
+from cl.networks import backbones
+from cl.runtime.registry import module_of
 from cl.training.start import differing
 from pipeline.composition.conf import CONF, Values
 from pipeline.support import locations
 from pipeline.support.provenance import at, git
 
 
-def of_init(name: str) -> tuple[str, Values]:
+def of_init(name: str, key: str = "init") -> tuple[str, Values]:
     """The hash of the weights of `init`, and what they determine: the backbone, `dataset.mean` and `std`.
 
     An image size that the network may choose is left out, as is a normalisation that is not recorded.
@@ -24,6 +27,7 @@ def of_init(name: str) -> tuple[str, Values]:
     Args:
         name: torchvision's or timm's weights, a file, or an experiment; `<file>:<prefix>` chooses one of
             several encoders in a file.
+        key: the parameter, `init` or `teacher`; the file of a teacher must determine its features.
 
     Raises:
         ValueError: nothing has this name, or `cl.encoders.foreign.load` refuses the file.
@@ -37,12 +41,12 @@ def of_init(name: str) -> tuple[str, Values]:
     file, prefix = (fetch(name)[0], None) if is_name(name) else file_and_prefix(name)
     if file.is_file():
         digest = sha256(file)
-        encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=False)
+        encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=key == "teacher")
         backbone = encoder.config.model_dump(mode="json")
         mean, std = (None, None) if encoder.normalisation is None else encoder.normalisation.tolist()
     else:
         known = "torchvision:resnet50, timm:resnet50.a1_in1k, a checkpoint file, or an experiment"
-        outputs = _outputs(name, f"init={missing(file)}" if file.exists() else f"init must be {known}")
+        outputs = _outputs(name, f"{key}={missing(file)}" if file.exists() else f"{key} must be {known}")
         digest = _md5(outputs, locations.BACKBONE, name)
         parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
         backbone, (mean, std) = parent["backbone"], (parent["dataset"][key] for key in ("mean", "std"))
@@ -50,6 +54,15 @@ def of_init(name: str) -> tuple[str, Values]:
         "backbone": {key: value for key, value in backbone.items() if key != "size"},
         "dataset": {} if mean is None else {"mean": mean, "std": std},
     }
+
+
+def of_teacher(name: str) -> tuple[str, int]:
+    """The hash of the weights of `teacher`, and its features per image; raises as `of_init`."""
+    digest, found = of_init(name, "teacher")
+    kind = module_of("networks.backbones", found["backbone"]["kind"]).Config
+    sized = {"size": IMAGENET.crop} if "size" in kind.model_fields else {}
+    with torch.device("meta"):
+        return digest, backbones.build(kind.model_validate(found["backbone"] | sized)).fc_features
 
 
 def file_and_prefix(name: str) -> tuple[Path, str | None]:

@@ -19,6 +19,7 @@ from cl.sources import Source
 SHARDS, SCENES = Path("data/shards"), Path("data/scenes")
 BACKBONE, METHOD = Path("models/backbone.safetensors"), Path("models/method.safetensors")
 START, OPTIMIZER = Path("models/start.safetensors"), Path("models/optimizer.safetensors")
+TEACHER = Path("models/teacher.safetensors")
 PREPARED = Path("results/prepare.provenance.json")
 KEPT = Path("results/pretrain/methods")  # after earlier epochs: <epoch>.safetensors
 AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # data set parameters that `prepare` ignores

@@ -23,6 +23,7 @@ from cl.data.sets import TrainSet
 from cl.methods import BaseMethod, Setup
 from cl.networks import backbones, patches
 from cl.networks.passes import compile_forward, encode_in_microbatches, encoders
+from cl.networks.teacher import Teacher
 from cl.pretraining.monitor import measure_epoch
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
@@ -83,10 +84,10 @@ def arms(params: Params, val: Reader) -> list[Params]:
 
 
 def prepare(
-    params: Params, here: Machine, bank: Reader, start: Start
+    params: Params, here: Machine, bank: Reader, start: Start, teacher: Teacher | None = None
 ) -> tuple[PretrainingTask, Optimizer, TrainSet]:
     """The task, its optimizer and the training images before the first step."""
-    task = build(params, here, len(bank), start)
+    task = build(params, here, len(bank), start, teacher)
     built = optimizer(params, task)
     start.load_state(task.method, built)
     together = neighbours(params.dataset, bank)
@@ -95,7 +96,9 @@ def prepare(
     return task, built, TrainSet(bank, transform, list(params.views.values()), plan)
 
 
-def build(params: Params, here: Machine, images: int, start: Start | None = None) -> PretrainingTask:
+def build(
+    params: Params, here: Machine, images: int, start: Start | None = None, teacher: Teacher | None = None
+) -> PretrainingTask:
     """The method with its loss, initialised from the seed, on the device.
 
     Args:
@@ -108,7 +111,8 @@ def build(params: Params, here: Machine, images: int, start: Start | None = None
     if start:
         start.load_backbone(backbone, params.backbone)
     within = "within" in params.dataset.value_columns
-    setup = Setup(backbone, params.temperature, params.patches, params.bn_groups, params.seed, images, within)
+    about = params.temperature, params.patches, params.bn_groups, params.seed, images, within, teacher
+    setup = Setup(backbone, *about)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     if params.optim.compile in (True, "graphs"):
         compile_encoders(method, graphs=params.optim.compile == "graphs")

@@ -15,6 +15,7 @@ from cl.methods import Setup
 from cl.runtime.machine import Machine
 from cl.runtime.registry import module_of
 from pipeline.support.locations import transform
+from tests.support.methods import teacher_of
 from tests.support.project import ROOT, compose
 from tests.support.tiny import TinyBackbone
 
@@ -38,7 +39,9 @@ def analysed(
     def make(params: config.Params, backbone: nn.Module | None = None, **changes: object) -> AnalysisContext:
         torch.manual_seed(0)
         train, val = Reader(shard_folder, "train"), Reader(shard_folder, "val")
-        setup = Setup(backbone or TinyBackbone(), params.temperature, params.patches, 1, 0, len(train))
+        about = params.temperature, params.patches, 1, 0, len(train)
+        teacher = teacher_of(params.method, len(train))
+        setup = Setup(backbone or TinyBackbone(), *about, teacher=teacher)
         (tmp_path / "out").mkdir(exist_ok=True)
         usual = {
             "method": module_of("methods", params.method.kind)

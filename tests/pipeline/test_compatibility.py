@@ -8,7 +8,7 @@ from cl import config
 from cl.methods import Setup
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.registry import kinds, module_of
-from tests.support.methods import HERE, batch_of
+from tests.support.methods import HERE, batch_of, teacher_of
 from tests.support.tiny import TinyBackbone
 
 WITHOUT_NEGATIVES = {"byol": "pairs", "simsiam": "pairs", "two_views": "two views"}
@@ -87,7 +87,8 @@ def train_one_step(values: dict) -> None:
     """At its own sizes on a tiny encoder: a finite loss, and a gradient for every trained tensor."""
     params = config.check(values)
     torch.manual_seed(0)
-    setup = Setup(TinyBackbone(), params.temperature, params.patches, 2, 0, images=8)
+    about = params.temperature, params.patches, 2, 0, 8
+    setup = Setup(TinyBackbone(), *about, teacher=teacher_of(params.method))
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     loss = module_of("losses", params.loss.kind)
     task = PretrainingTask(method, loss, params.loss, params.method.scale, HERE)

@@ -46,6 +46,7 @@ def choices() -> list[str]:
 NEEDS = dict.fromkeys(("views=pirl", "views=pirl_small"), "method=pirl")
 NEEDS |= dict.fromkeys(("views=cmc", "views=cmc_small"), "method=cmc")
 NEEDS |= {f"loss={name}": f"method={name}" for name in ("barlow_twins", "vicreg")}
+NEEDS |= dict.fromkeys(("loss=soft_targets", "baseline=[teacher]"), "method=distill")
 
 
 @pytest.mark.parametrize("choice", choices())

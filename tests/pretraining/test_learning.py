@@ -88,11 +88,12 @@ def test_the_default_experiment_finds_more_objects_than_the_random_encoder(prepa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", methods())
+@pytest.mark.parametrize("method", [name for name in methods() if name != "distill"])
 def test_every_method_beats_the_random_encoder(prepared, method) -> None:
     """As `dvc exp run -S method=...` trains it, for minutes on two cores; the mean over the seeds.
 
-    The random encoder is the method's own, which for CMC are two networks.
+    The random encoder is the method's own, which for CMC are two networks. The teacher of distillation would
+    be downloaded.
     """
     gains = []
     for seed in SEEDS:

@@ -14,8 +14,9 @@ from cl.losses import LossConfig
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks import heads, patches
 from cl.networks.backbones import Backbone
-from cl.networks.passes import encode_in_microbatches
+from cl.networks.passes import encode_in_microbatches, l2_normalize
 from cl.networks.target import Ema
+from cl.networks.teacher import SeeingTeacher, StoredTeacher, Teacher
 from cl.objective.batch import Batch
 from cl.objective.traits import Traits
 from cl.pretraining.task import PretrainingTask
@@ -44,6 +45,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"shuffle": True},
     ],
     "nnclr": [{"ema": EMA}],
+    "distill": [{"teacher_views": "same"}, {"queue": 3}],
     "npid_cld": [{"group": GROUP_OF_8}],
     "moco_cld": [{"group": GROUP_OF_8, "shuffle": True}],
     "cpc_v2": [{"offsets": [1, 2], "directions": 2}, {"patch": 4}],
@@ -100,10 +102,40 @@ def build(
     config = config_of(kind, **settings)
     temperature = TAU if "contrasts" in config.gives else None
     backbone = backbone or (TinyTwoStreams() if "two networks" in config.needs_backbone else TinyBackbone())
-    setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES, within)
+    setup = Setup(backbone, temperature, cut, bn_groups, 0, IMAGES, within, teacher_of(config))
     method = module_of("methods", kind).Method(config, setup).double()
     encode_in_microbatches(method, microbatches)
     return method
+
+
+def teacher_of(config: MethodConfig, images: int = IMAGES) -> Teacher | None:
+    """A teacher in float64 for a method that needs one: random features, or a random projection of pixels."""
+    if config.kind != "distill":
+        return None
+    rng, width = torch.Generator().manual_seed(1), config.embedding_width
+    if config.teacher_views == "fixed":
+        return Moving(StoredTeacher(l2_normalize(torch.randn(images, width, generator=rng).double())))
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, width)).double()
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.copy_(torch.randn(weights.shape, generator=rng))
+    normalisations = torch.tensor([[[0.5] * 3, [0.2] * 3], [[0.4] * 3, [0.3] * 3]]).double()
+    return Moving(SeeingTeacher(network, 8, *normalisations))
+
+
+class Moving:
+    """A teacher in float64 that follows the images to their device."""
+
+    def __init__(self, teacher: StoredTeacher | SeeingTeacher) -> None:
+        self.teacher, self.device = teacher, torch.device("cpu")
+
+    def embed(self, images: Tensor, positions: Tensor) -> Tensor:
+        if self.device != images.device:
+            self.device = images.device
+            for name, value in vars(self.teacher).items():
+                if isinstance(value, Tensor | torch.nn.Module):
+                    setattr(self.teacher, name, value.to(self.device))
+        return self.teacher.embed(images.double(), positions).to(images.dtype)
 
 
 def kind_of(method: BaseMethod) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from benchmarks.gpu.roofline.backward import backward
 from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu, pretended_ranks
 from cl.config import Params
+from cl.networks.teacher import StoredTeacher
 from cl.objective.batch import Batch
 from cl.pretraining.task import PretrainingTask
 from cl.report.paper_tables import IMAGES
@@ -35,7 +36,9 @@ def trace(params: Params, gpus: int = 1) -> FakeGpu:
     params = params.model_copy(update={"optim": params.optim.model_copy(update={"compile": False})})
     gpu = FakeGpu("fp32" if precision == "fp32" else "tf32")
     with pretended_ranks(gpus) if gpus > 1 else nullcontext(), gpu:
-        task = pretraining.build(params, Machine(GPU, 0, precision), images_of(params) or SOME).train()
+        images, width = images_of(params) or SOME, params.method.embedding_width
+        teacher = StoredTeacher(torch.zeros(images, width, device=GPU)) if params.teacher else None
+        task = pretraining.build(params, Machine(GPU, 0, precision), images, teacher=teacher).train()
         optimizer = pretraining.optimizer(params, task)
         for step in range(STEPS):
             gpu.clear()

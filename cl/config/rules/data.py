@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from cl.config.params import Params
+from cl.config.params import Params, SupervisedTraining
 from cl.data.order import Neighbours, Plan, plan_of
 from cl.data.reader import Reader
 from cl.runtime.registry import module_of
@@ -22,7 +22,11 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
         for name, entry in values["evaluations"].items()
         if module_of("evaluations", entry["kind"]).Config.needs_labels
     ]
-    return entries + [("baselines", name) for name, entry in values["baselines"].items() if entry["training"]]
+    return entries + [
+        ("baselines", name)
+        for name, entry in values["baselines"].items()
+        if isinstance(entry["training"], dict)
+    ]
 
 
 def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -> None:
@@ -47,7 +51,7 @@ def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1
         for name, entry in getattr(params, group).items():
             checks[f"{group}.{name}"] = partial(entry.check, train, val)
     for name, baseline in params.baselines.items():
-        if baseline.training:
+        if isinstance(baseline.training, SupervisedTraining):
             sizes = len(train.labelled), baseline.training.optim.batch_size
             checks[f"baselines.{name}.training.optim"] = partial(plan_of, *sizes, params.seed)
     for place, check in checks.items():

@@ -18,6 +18,7 @@ TERMS: dict[Trait, str] = {
 NEEDED: dict[Trait, str] = TERMS | {
     "normalizer": "a memory bank to estimate its normalizer",
     "several positives": "several positives per query (method.keys=rest)",
+    "teacher": "the keys of a teacher or a target encoder against a queue of them",
 }
 
 
@@ -138,6 +139,28 @@ def _method_fits_training(params: Params) -> None:
         raise ValueError(f"method.{reason}") from None
 
 
+def _teacher_fits_method(params: Params) -> None:
+    method, teacher, init = params.method, params.teacher, params.init
+    if teacher is None:
+        if method.kind == "distill":
+            raise ValueError(
+                "method.kind=distill needs a teacher: set teacher, for example to torchvision:resnet50"
+            )
+        if "teacher" in [baseline.training for baseline in params.baselines.values()]:
+            raise ValueError("baseline=teacher needs method=distill, which has one; leave out the baseline")
+        return
+    if method.kind != "distill":
+        raise ValueError(
+            f"teacher={teacher.name} has no effect with method.kind={method.kind}; choose method=distill or "
+            "teacher=null"
+        )
+    if init and init.hash == teacher.hash:
+        raise ValueError(
+            f"init={init.name} and teacher={teacher.name} are the same weights, so there is nothing to "
+            "learn; leave out init and choose a smaller backbone"
+        )
+
+
 def _method_has_the_queue(params: Params) -> None:
     analyses: dict[str, Any] = params.analyses
     for name, analysis in analyses.items():
@@ -155,5 +178,6 @@ CHECKS = (
     _views_fit_method,
     _patches_fit_method_and_views,
     _method_fits_training,
+    _teacher_fits_method,
     _method_has_the_queue,
 )

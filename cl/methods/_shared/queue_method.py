@@ -1,4 +1,4 @@
-"""Methods with a queue of keys from a target encoder: MoCo, and MoCo with CLD."""
+"""Methods with a queue of keys: from a target encoder (MoCo, MoCo with CLD) or a teacher."""
 
 from typing import ClassVar
 
@@ -17,21 +17,17 @@ from cl.runtime.distributed import gather
 
 
 class QueueMethodConfig(MethodConfig):
-    """`shuffle`: ShuffleBN between batch-norm groups."""
+    """The length of the queue."""
 
     gives: ClassVar[Traits] = {"contrasts", "queue"}
     queue: int = Field(gt=0, description="keys")
-    ema: Ema
-    shuffle: bool
 
 
 class QueueMethod(BaseMethod):
-    """A target encoder gives the keys; after each step it moves, and the step's keys are enqueued."""
+    """After each step, its keys are enqueued."""
 
     def __init__(self, config: QueueMethodConfig, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.shuffle = config.shuffle
-        self.target = Target(self.backbone, self.projector, config.ema)
         self.queue = Queue(config.queue, config.projector.out, within=setup.within)
         self._new: tuple[Tensor, Tensor | None] | None = None
         self._new_within: Tensor | None = None
@@ -54,13 +50,33 @@ class QueueMethod(BaseMethod):
         self._new = gather(keys).transpose(0, 1).flatten(0, 1), groups
 
     def after_step(self, progress: float) -> None:
-        """Move the target encoder, then replace the oldest keys of the queue by this step's.
+        """Replace the oldest keys of the queue by this step's."""
+        assert self._new is not None
+        self.queue.enqueue(*self._new, self.generator("queue"))
+
+
+class TargetQueueConfig(QueueMethodConfig):
+    """`shuffle`: ShuffleBN between batch-norm groups."""
+
+    ema: Ema
+    shuffle: bool
+
+
+class TargetQueueMethod(QueueMethod):
+    """A target encoder gives the keys; it moves after each step."""
+
+    def __init__(self, config: TargetQueueConfig, setup: Setup) -> None:
+        super().__init__(config, setup)
+        self.shuffle = config.shuffle
+        self.target = Target(self.backbone, self.projector, config.ema)
+
+    def after_step(self, progress: float) -> None:
+        """Move the target encoder, then enqueue.
 
         As in the paper, the target moves before the next keys are computed, and keeps its running statistics.
         """
         self.target.ema_update(self.backbone, self.projector, progress)
-        assert self._new is not None
-        self.queue.enqueue(*self._new, self.generator("queue"), self._new_within)
+        super().after_step(progress)
 
     def encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""

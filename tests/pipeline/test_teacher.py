@@ -1,0 +1,136 @@
+"""The teacher of distillation: fetched once, encoding the images once, named beside the student."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import cl
+from cl import config
+from cl.console.progress import Progress
+from cl.data.reader import Reader
+from cl.data.sets import EvalSet
+from cl.features.extraction import extract
+from cl.networks import backbones
+from cl.networks.backbones import timm
+from cl.networks.teacher import SeeingTeacher
+from cl.runtime.machine import Machine
+from cl.runtime.tensor_files import load_tensors, save_tensors
+from pipeline.baseline import of_teacher
+from pipeline.composition.compose import command_for, compose, write
+from pipeline.support import locations, teacher
+from tests.support.resnets import TRANSFORM
+from tests.support.stages import Stage, answers
+
+SETTINGS = ["method=distill", "optim.batch_size=32", "views.random.size=16", "method.queue=64"]
+SETTINGS += ["dataset.resize=16", "dataset.crop=16", "backbone=timm", "backbone.name=test_resnet"]
+SETTINGS += ["optim.epochs=1", "optim.warmup_epochs=0", "evaluation=[]", "transfer=[]", "analysis=[]"]
+SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20", "baseline=[]"]
+
+
+def saved(path: Path, scale: float = 1.0) -> Path:
+    """An encoder of ours for 16 px."""
+    torch.manual_seed(0)
+    values = {"kind": "timm", "name": "test_resnet", "size": 16, "pool": None}
+    architecture = timm.Config(**values, drop_path=0, checkpointing=False)
+    tensors = {
+        name: x * scale if x.is_floating_point() else x
+        for name, x in backbones.build(architecture).state_dict().items()
+    }
+    recorded = {"network": architecture.model_dump_json(), "transform": TRANSFORM.model_dump_json()}
+    save_tensors(tensors, path, recorded | {"license": "mit"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def distilled(project_with_shards, tmp_path_factory) -> Path:
+    """A project after `weights` and `pretrain` with a teacher."""
+    file = saved(tmp_path_factory.mktemp("teacher") / "large.safetensors")
+    write(project_with_shards / "params.yaml", [*SETTINGS, f"teacher={file}"])
+    scratch = {"CL_SCRATCH": str(project_with_shards / "scratch")}
+    for answer in answers(project_with_shards, [Stage((name,), scratch) for name in ("weights", "pretrain")]):
+        assert answer.code == 0, answer.stderr
+    return project_with_shards
+
+
+def test_the_teacher_s_features_are_computed_once_and_completed_after_an_interruption(
+    distilled, monkeypatch, here: Machine, quiet: Progress
+) -> None:
+    monkeypatch.chdir(distilled)
+    monkeypatch.setenv("CL_SCRATCH", "scratch")
+    found = teacher.load(config.load(Path("params.yaml")))
+    assert found
+    bank = Reader(locations.SHARDS, "train")
+    encoder = cl.load(str(locations.TEACHER))
+    expected = F.normalize(extract(encoder.network, EvalSet(bank, encoder.transform), here), dim=1)
+    (whole,) = Path("scratch/teachers").rglob("*.safetensors")
+    torch.testing.assert_close(load_tensors(whole)[0]["features"], expected)
+    before = whole.stat()
+    assert torch.equal(teacher.stored(found, here, bank, quiet), load_tensors(whole)[0]["features"])
+    assert whole.stat() == before
+    monkeypatch.setenv("CL_SCRATCH", "again")
+    monkeypatch.setattr(teacher, "PART", 50)
+    once = teacher.stored(found, here, bank, quiet)
+    first, second, third = sorted(Path("again/teachers").rglob("*.safetensors"), key=lambda p: int(p.stem))
+    second.unlink()
+    kept = [path.stat() for path in (first, third)]
+    assert torch.equal(teacher.stored(found, here, bank, quiet), once)
+    assert [path.stat() for path in (first, third)] == kept
+    torch.testing.assert_close(once, expected)
+
+
+def test_student_and_results_name_the_teacher(distilled, tmp_path) -> None:
+    params = config.load(distilled / "params.yaml")
+    notes = json.loads((distilled / "results/pretrain.provenance.json").read_text())["distillation"]
+    expected = {"name": params.teacher.name, "hash": params.teacher.hash, "licence": "mit"}
+    assert expected.items() <= notes["teacher"].items()
+    assert notes["teacher"]["parameters"] == notes["student"]["parameters"] > 0
+    assert notes["teacher"]["macs"] == notes["student"]["macs"] > 0
+    cl.export("hub", encoder=distilled / "models/backbone.safetensors", to=tmp_path / "student")
+    card = (tmp_path / "student/README.md").read_text()
+    assert f"Distilled from {params.teacher.name} (licence: mit)" in card
+    command = shlex.split(command_for(params))
+    assert command == ["dvc", "exp", "run", *(word for each in params.overrides for word in ("-S", each))]
+
+
+def test_the_teacher_is_used_in_its_own_size_as_a_baseline_and_in_steps(
+    distilled, monkeypatch, here: Machine, quiet: Progress
+) -> None:
+    monkeypatch.chdir(distilled)
+    params = config.load(Path("params.yaml"))
+    same = params.method.model_copy(update={"teacher_views": "same"})
+    bank = Reader(locations.SHARDS, "train")
+    seeing = teacher.keys(params.model_copy(update={"method": same}), here, bank, quiet)
+    assert isinstance(seeing, SeeingTeacher)
+    assert seeing.size == TRANSFORM.crop
+    assert seeing.embed(torch.zeros(2, 3, 40, 40), torch.arange(2)).shape == (2, params.method.projector.out)
+    network, params = of_teacher(params)
+    assert (params.dataset.resize, params.dataset.crop) == (TRANSFORM.resize, TRANSFORM.crop)
+    assert params.dataset.mean == TRANSFORM.mean
+    assert not network.training
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["method=distill", "teacher=null"], "method.kind=distill needs a teacher"),
+        (["teacher=torchvision:resnet18"], "no effect with method.kind=simclr; choose method=distill"),
+        (["baseline=[teacher]"], "baseline=teacher needs method=distill"),
+        (["method=distill", "teacher={good}", "init={good}"], "are the same weights"),
+        (["method=distill", "teacher={nan}"], "nan.safetensors has nan in"),
+        (["method=distill", "teacher={text}"], "text.safetensors "),
+        (["method=distill", "teacher=nothing"], "teacher must be .*nothing is called"),
+    ],
+)
+def test_a_teacher_that_cannot_teach_is_refused(overrides, expected, tmp_path) -> None:
+    files = {
+        "good": saved(tmp_path / "good.safetensors"),
+        "nan": saved(tmp_path / "nan.safetensors", float("nan")),
+        "text": tmp_path / "text.safetensors",
+    }
+    files["text"].write_text("weights")
+    with pytest.raises(ValueError, match=expected):
+        compose([override.format(**files) for override in overrides])
