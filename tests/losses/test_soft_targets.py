@@ -51,5 +51,5 @@ def test_value_and_gradient_equal_the_papers_formula(contrast, teacher) -> None:
 def test_a_certain_teacher_gives_infonce(contrast) -> None:
     config = soft_targets.Config(kind="soft_targets", teacher_temperature=1e-4)
     one = replace(contrast, positives=contrast.positives[:, :1])
-    plain = infonce.loss(one, infonce.Config(kind="infonce", alpha=None), 0.0)
+    plain = infonce.loss(one, infonce.Config(kind="infonce", alpha=None, positives="each"), 0.0)
     assert_same(soft_targets.loss(one, config, 0.0), plain, [contrast.queries])
