@@ -73,6 +73,7 @@ class Trial:
     def __init__(self, data: Data, here: Machine, monitor: Callable[[], float]) -> None:
         self.data, self.plan, self.inputs = data, data.plan, data.inputs
         self.here, self.monitor = here, monitor
+        self.encoding = 0.0
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[Any]:
         """The batches of the warm-up and of the measured steps."""
