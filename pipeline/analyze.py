@@ -30,7 +30,9 @@ def main(name: str) -> None:
     config.check(train, val)
     backbone = backbones.build(params.backbone)
     keys = teacher.keys(params, here, train, progress)
-    setup = Setup(backbone, params.temperature, params.patches, 1, params.seed, len(train), teacher=keys)
+    within = "within" in params.dataset.value_columns
+    about = params.temperature, params.patches, 1, params.seed, len(train), within, keys
+    setup = Setup(backbone, *about)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
     with command.results("analyze", name) as results:

@@ -48,7 +48,7 @@ def test_the_gradient_is_that_of_the_loss(alpha) -> None:
         queries = contrast.queries.clone().requires_grad_()
         negatives = Negatives(contrast.negatives.rows, selected=sample.columns[:, :count])
         chosen = Contrast(queries, contrast.positives, negatives, TAU)
-        loss = infonce.loss(chosen, infonce.Config(kind="infonce", alpha=alpha), 0.0)
+        loss = infonce.loss(chosen, infonce.Config(kind="infonce", alpha=alpha, positives="each"), 0.0)
         (gradient,) = torch.autograd.grad(6 * loss, queries)
         a = alpha or count
         found = gradient_norm.norms(sample, count, a, TAU)
