@@ -52,7 +52,7 @@ class QueueMethod(BaseMethod):
     def after_step(self, progress: float) -> None:
         """Replace the oldest keys of the queue by this step's."""
         assert self._new is not None
-        self.queue.enqueue(*self._new, self.generator("queue"))
+        self.queue.enqueue(*self._new, self.generator("queue"), self._new_within)
 
 
 class TargetQueueConfig(QueueMethodConfig):
