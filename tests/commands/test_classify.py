@@ -190,7 +190,7 @@ def test_mistakes_leave_no_file(folder) -> None:
     before = sorted(folder.iterdir())
     features = {"features": "features.parquet"}
     for options, message in (
-        ({"features": "nan.parquet"}, r"17\.jpg in nan\.parquet .*not finite"),
+        ({"features": "nan.parquet"}, r"17\.jpg in nan\.parquet .*finite"),
         ({"features": "twice.parquet"}, r"twice\.parquet has 2 rows of 0\.jpg"),
         ({"images": "empty"}, "no images in empty"),
         ({**features, "images": "empty"}, "either --images .* or --features"),
