@@ -144,9 +144,11 @@ class Adaptation:
     def quality(self, backbone: nn.Module, seed: int) -> float:
         """How well a half of the training images is classified from the other half, in percent.
 
-        Groups are in one half. The mean of the measures of `correctness`, to choose between arms.
+        Groups are in one half, images of a held-out burst in none. The mean of the measures of `correctness`,
+        to choose between arms.
         """
-        rows, labels, together = self._features(backbone)[0], self.labels[0], self.groups[0]
+        rows = self._features(backbone)[0][self.bank]
+        labels, together = self.labels[0][self.bank], self.groups[0][self.bank]
         number = np.unique(together, return_inverse=True)[1]
         half = np.random.default_rng(seed).permutation(number.max() + 1)[number] % 2 == 1
         if all_same(rows) or len(np.unique(labels[~half])) < 2 or not half.any():

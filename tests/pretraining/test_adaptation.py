@@ -86,6 +86,9 @@ def test_training_images_of_a_held_out_burst_judge_nothing(params, here, shard_f
     assert set(seen.values()) == {len(train) + len(val)}
     assert (~run.bank).nonzero()[0].tolist() == [0, 1, 2]
     assert len(np.unique(run.groups[1])) == len(val)
+    quality = run.quality(Colours(48), seed=0)
+    run.labels[0][:3] = 99  # wrong wherever they are asked
+    assert run.quality(Colours(48), seed=0) == quality
     monkeypatch.setattr(module, "series", lambda *_: len(train) + np.array([[0, 1], [1, 2]]))
     run = Adaptation(Colours(48), train, val, transform(params.dataset), here)
     assert f"in about {len(val) - 2} bursts" in run.expectation
