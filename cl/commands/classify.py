@@ -42,7 +42,7 @@ from cl.console.command import progress
 from cl.data.transform import Transform
 from cl.encoders.encoder import Encoder, opened
 from cl.encoders.encoder import save as save_encoder
-from cl.statistics import independent, interval
+from cl.statistics import independent, interval, separated
 
 
 def classify(
@@ -263,7 +263,7 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
     """What held-out images measure."""
     targets, groups, multilabel = labels.targets, labels.groups, labels.multilabel
     counts = targets.sum(0)
-    right, number = targets, float(len(targets))
+    right, number = targets, float(len(np.unique(separated(groups, len(targets)))))
     accuracy = within = mean_precision = None
     if multilabel:
         by_class = average_precisions(trained.calibrated, targets)

@@ -130,6 +130,10 @@ def test_an_image_may_have_several_labels(folder) -> None:
     assert [set(filter(None, row.split(";"))) for row in found.predicted] == likely
     lines = run("--labels several.csv --features features.parquet")
     assert any("several labels" in line for line in lines)
+    write_labels(folder / "grouped.csv", [(*row, f"g{n // 3}") for n, row in enumerate(rows)])
+    grouped = classify("grouped.csv", features="features.parquet").quality
+    alone, together = (q.largest_calibration_error - q.calibration_error for q in (found.quality, grouped))
+    assert together > 1.5 * alone  # 20 groups say less than 60 images
 
 
 def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
