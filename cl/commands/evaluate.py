@@ -165,10 +165,11 @@ def evaluate(
     for option, name in others.items():
         assert table
         known, truth = (table.cells(option, images.names, images.files) for images in (bank, queries))
-        if len({*known} - {""}) < 2:
-            raise ValueError(
-                f"{option} {name}: the training images have fewer than two values; choose another column"
+        if len({*known} - {""}) < 2 or not any(truth):
+            which = (
+                "training images have fewer than two values" if any(truth) else "validation images have none"
             )
+            raise ValueError(f"{option} {name}: the {which}; choose another column")
         rows += (_predicted if option == "--predict" else _across)(name, bank, queries, known, truth, k)
     evaluation = Evaluation(
         knn=knn,
@@ -227,6 +228,11 @@ def _across(
     for value in np.unique(values):
         train, val = known != value, values == value
         few = min(k, int(train.sum()))
+        if len({*bank.labels[train]}) < 2:
+            raise ValueError(
+                f"--across {name}: without {value or 'empty cells'}, the training images have fewer than two "
+                "classes; choose another column"
+            )
         sides = bank.features[train], bank.labels[train], queries.features[val], queries.labels[val]
         right[:, val] = _right(*sides, few)[:2]
     for measure, each in zip(("kNN", "logistic regression"), right, strict=True):

@@ -97,6 +97,16 @@ def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp
     (worst,) = (row for name, row in found.items() if re.match(r"worst site \([abc]\): kNN", name))
     assert worst.percent == pytest.approx(min(across))
     assert worst.low <= worst.percent < worst.high
+    write_csv(tmp_path / "labels.csv", ["path", "label", "site"], [(*row[:2], row[1]) for row in rows])
+    with pytest.raises(ValueError, match="--across site: without robin, .* fewer than two classes"):
+        cl.evaluate(encoder, across="site", **given)
+    write_csv(
+        tmp_path / "labels.csv",
+        ["path", "label", "site"],
+        [(*row[:2], row[2] if row[0] in paths["train"] else "") for row in rows],
+    )
+    with pytest.raises(ValueError, match="--predict site: the validation images have none"):
+        cl.evaluate(encoder, predict="site", **given)
     with pytest.raises(ValueError, match="--predict=sight, but .* choose"):
         cl.evaluate(encoder, predict="sight", **given)
     with pytest.raises(ValueError, match="--across name columns? of the table"):
