@@ -60,6 +60,7 @@ MISTAKES = [
         Stage(("evaluate", "knm")),
         "evaluations in params.yaml does not contain 'knm'; choose one of knn, linear, ",
     ),
+    (Stage(("analyze", "nppc")), "analyses in params.yaml does not contain 'nppc'; choose one of npc, "),
     (Stage(("prepare",), {"CL_LOG": "tensorbord"}), f"CL_LOG=tensorbord is unknown; choose from {LOGGERS}"),
 ]
 
