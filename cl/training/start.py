@@ -14,7 +14,9 @@ from cl.training.checkpoints import load_optimizer_state
 
 FILE = Path("models/start.safetensors")  # written by `save`; named in messages
 SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
-ADDED = {"arms": [], "ungrouped": False}  # to the parameters of older experiments
+# Parameters that older experiments lack, and the values that leave them as they were.
+ADDED: dict[str, Any] = {"arms": [], "ungrouped": False}
+ADDED_TO_INFONCE = {"positives": "each"}
 # The parameters that may differ between a run and the run that it continues.
 CHANGEABLE = (
     "seed",
@@ -88,6 +90,8 @@ class Start:
 def differing(ours: dict[str, Any], parents: dict[str, Any]) -> str | None:
     """The first parameter that prevents a run from continuing its parent; None if it may continue."""
     fixed, theirs = _fixed(ours), ADDED | _fixed(parents)
+    if theirs.get("loss", {}).get("kind") == "infonce":
+        theirs["loss"] = ADDED_TO_INFONCE | theirs["loss"]
     for key, value in fixed.items():
         if value != theirs.get(key):
             return f"{key}={theirs.get(key)}, found {value}; only {', '.join(CHANGEABLE)} may differ"

@@ -104,8 +104,10 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
     assert "Error: start_from continues an experiment with temperature=0.2, found 0.3; only seed," in run(
         prepared, *SMALLER, *changed, stages=("pretrain",), start_from="parent"
     )
-    older = {"precision": "fp32", "optim": {"compile": False}}
-    assert start.differing({"precision": "auto", "optim": {"compile": "auto"}}, older) is None
+    loss = {"kind": "infonce", "alpha": None}
+    older = {"precision": "fp32", "optim": {"compile": False}, "loss": loss}
+    newer = {"precision": "auto", "optim": {"compile": "auto"}, "loss": loss | {"positives": "each"}}
+    assert start.differing(newer, older) is None
     (beginning, origin) = start.load(prepared / "models" / "start.safetensors"), {"data": "other"}
     with pytest.raises(ValueError, match="start_from requires the images .*differs; init=<experiment>"):
         beginning.check(HASHES, beginning.origin["parameters"], **origin)
