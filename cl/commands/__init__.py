@@ -117,8 +117,14 @@ size_options = _together(
 @click.option("--labels", type=PATH, help="A table with the columns path and label, instead of folders.")
 @table_options
 @UNGROUPED
-@click.option("--minutes", default=3.0, show_default=True, help="Of training, at most; 0: none.")
-@click.option("--to", type=PATH, help="A table of the labels and bursts, for training: .csv or .parquet.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, 1e6),
+    default=3.0,
+    show_default=True,
+    help="Of training, at most; 0: none.",
+)
+@click.option("--to", type=PATH, help="A table of the labels and groups, for training: .csv or .parquet.")
 @entry_point
 def advise_command(**options: Any) -> None:
     """Tell whether training an encoder further on the images in FOLDER is worth it, and with which command.

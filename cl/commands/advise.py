@@ -10,7 +10,7 @@ import torch
 from cl.commands.classifiers import heads
 from cl.commands.inputs import sample
 from cl.commands.inputs.held_together import digests, held_together, with_bursts
-from cl.commands.inputs.labels import opened_table
+from cl.commands.inputs.labels import NAMES, opened_table
 from cl.commands.inputs.paths import File
 from cl.commands.inputs.sample import Sample
 from cl.commands.jobs import near_duplicates, starts, trial
@@ -53,14 +53,19 @@ def advise(
         labels, columns, separator: as in `evaluate`.
         ungrouped: each image stands alone; otherwise bursts are held out together.
         minutes: of training, at most; 0: none.
-        to: a .csv or .parquet file to write, with the columns path and label, for `dataset.table`.
+        to: a .csv or .parquet file to write, with the columns path, label and group, for
+            `dataset.table`.
 
     Raises:
-        ValueError: there are too few images, they are all equal, or an encoder cannot be loaded.
+        ValueError: there are too few images, they are all equal, a table labels none of them, or an encoder
+            cannot be loaded.
     """
     target, show = target_of(to, labels, encoders), progress("advise")
     place, table = Path(folder).expanduser(), opened_table(labels, columns, separator)
     images = sample.read(place, table)
+    labelled = [(name, *known) for name, known in images.listed.items() if known[0]]
+    if target and not labelled:
+        raise ValueError(f"no image in {folder} has a label that could be written; leave out --to")
     measured = [starts.embedded(*start, images.files) for start in starts.find(encoders, show.say)]
     for start in measured:
         if all_same(torch.from_numpy(start.features)):
@@ -73,6 +78,7 @@ def advise(
     measured.sort(key=lambda start: (start.name == starts.PIXELS, -start.score))
     pixels = measured[-1]
     pairs = near_duplicates.find(pixels.features, images.files, pixels.encoder, show.count)[1]
+    remarks += table.remarks() if table else []
     remarks.append(f"near copies of others: {counted(len(np.unique(pairs.positions)), 'images')}")
     trials = []
     if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
@@ -82,8 +88,7 @@ def advise(
         source = "labels.csv"
         before = [f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"]
     if target:
-        rows = {name: label for name, label in images.listed.items() if label}
-        write_table(target, {"path": [*rows], "label": [*rows.values()]})
+        write_table(target, dict(zip(NAMES, zip(*labelled, strict=True), strict=True)))
     if source:
         names = columns or {} if source == labels else {}
         data += ["dataset=partly_labelled", f"dataset.table={Path(source).expanduser().absolute()}"]

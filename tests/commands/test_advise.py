@@ -17,6 +17,7 @@ from cl.commands.outputs.advice import FEW, Tried, advice
 from cl.console.command import progress
 from cl.encoders.published import downloaded
 from cl.pretraining.adaptation import verdict
+from cl.runtime.tables import write_csv
 from pipeline.composition.compose import compose
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
@@ -50,8 +51,14 @@ def overrides(command: str) -> list[str]:
 
 
 def test_the_screen_shows_what_the_labels_say_and_the_table_is_written(place, tmp_path) -> None:
-    folder, to = place / "my birds (1)", tmp_path / "labels.csv"
-    told = run_cl("advise", folder, "--encoder", place / "a.safetensors", "--to", to).stdout
+    folder, to, given = place / "my birds (1)", tmp_path / "labels.csv", tmp_path / "given.csv"
+    rows = [(f"{name}/{n}.jpg", name, f"{name}{n // 2}") for name in ("robin", "wren") for n in range(12)]
+    write_csv(given, ["path", "label", "group"], [*rows, ("x.jpg", "wren", "")])
+    of = ("--encoder", place / "a.safetensors", "--to", to)
+    told = run_cl("advise", folder, *of, "--labels", given).stdout
+    assert "12 independent groups" in told and "x.jpg: no such image" in told
+    assert {tuple(row.values()) for row in read_csv(to)} == {*rows}
+    told = run_cl("advise", folder, *of).stdout
     for part in (
         "24 images",
         "2 classes with 12 to 12",
@@ -176,6 +183,7 @@ def test_what_is_refused(place, tmp_path) -> None:
         for number in range(count):
             shutil.copy(images[0], tmp_path / folder / f"{number}.jpg")
     (tmp_path / "weights.pth").write_text("no weights")
+    write_csv(tmp_path / "others.csv", ["path", "label"], [("x.jpg", "wren")])
     encoder = ("--encoder", place / "a.safetensors")
     assert_refused(
         tmp_path,
@@ -185,5 +193,7 @@ def test_what_is_refused(place, tmp_path) -> None:
             "gives 24 images equal features": ("equal", *encoder),
             "not weights": (place / "split", "--encoder", "weights.pth"),
             "not a folder": ("none", *encoder),
+            "none of the 24 images.* x.jpg": (place / "split", *encoder, "--labels", "others.csv"),
+            "leave out --to": ("equal", *encoder, "--to", "labels.csv"),
         },
     )

@@ -26,7 +26,7 @@ class Sample:
     files, pixels: N paths; N arrays (H, W, 3) uint8.
     sides: (N,) the short sides of the files' images, in pixels.
     labels, groups: (N,) strings, "" for an image without one.
-    listed: the paths from the folder and the labels of all its images.
+    listed: the paths from the folder of all its images, with label and group.
     has_splits: whether the classes are below train/ and val/; is_val: (N,) whether an image is below val/.
     unreadable: how many others of the sample cannot be decoded.
     """
@@ -36,7 +36,7 @@ class Sample:
     sides: np.ndarray
     labels: np.ndarray
     groups: np.ndarray
-    listed: dict[str, str]
+    listed: dict[str, tuple[str, str]]
     has_splits: bool
     is_val: np.ndarray
     unreadable: int
@@ -52,7 +52,7 @@ def read(folder: Path, table: Labels | None) -> Sample:
         table: of labels; without it, folders are classes, below train/ and val/ if the folder has both.
 
     Raises:
-        ValueError: it is not a folder, or fewer than LEAST images can be read.
+        ValueError: it is not a folder, fewer than LEAST images can be read, or the table labels none.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give the folder that your images are in")
@@ -63,6 +63,8 @@ def read(folder: Path, table: Labels | None) -> Sample:
         names = [name for name, _ in images_in([given], Counter())]
         known = classes(given, names, table)
         rows += [(given / name, *(label or ("", ""))) for name, label in zip(names, known, strict=True)]
+    if table and not any(label for _, label, _ in rows):
+        raise table.none_of(f"{counted(len(rows), 'images')} in {folder}")
     chosen = np.random.default_rng(0).permutation(len(rows))[:MOST]
     sample = [rows[row] for row in sorted(chosen.tolist())]
     with ThreadPoolExecutor(cores()) as pool:
@@ -80,7 +82,7 @@ def read(folder: Path, table: Labels | None) -> Sample:
         np.array(sides),
         np.array(labels),
         np.array(groups),
-        {str(file.relative_to(folder)): label for file, label, _ in rows},
+        {str(file.relative_to(folder)): (label, group) for file, label, group in rows},
         has_splits,
         np.array([has_splits and file.is_relative_to(splits[1]) for file in files]),
         len(sample) - len(readable),
