@@ -74,6 +74,9 @@ class Manifest(BaseConfig):
     levels: dict[str, tuple[float, float]] = Field(
         default={}, description="pixel values that become black and white, by the mode of deep images"
     )
+    drawn: dict[str, int] = Field(
+        default={}, description="how many images of a value training draws together"
+    )
     duplicates: dict[str, int] = Field(default={}, description="how many images are copies of others")
 
 

@@ -81,6 +81,7 @@ def _manifest(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
+        drawn=work.storage.drawn,
         duplicates=counts,
     )
 

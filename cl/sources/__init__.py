@@ -87,6 +87,11 @@ class Storage(BaseConfig):
         description="absolute folder or URL for the shards, such as s3://bucket/shards; null: data/shards"
     )
 
+    @property
+    def drawn(self) -> dict[str, int]:
+        """Settings of which images training draws together, if there are any; a change retrains."""
+        return {}
+
     @model_validator(mode="after")
     def _settings_fit(self) -> "Storage":
         if self.store is not None and not (stores.is_url(self.store) or Path(self.store).is_absolute()):

@@ -70,6 +70,11 @@ class Config(OwnImages):
     def value_columns(self) -> dict[str, str]:
         return {role: name for role in ("positive", "within") if (name := getattr(self, role))}
 
+    @property
+    def drawn(self) -> dict[str, int]:
+        settings = {"positive": "per_value", "within": "within_values"}
+        return {settings[role]: getattr(self, settings[role]) for role in self.value_columns}
+
     def check_present(self, raw: Path) -> None:
         self.content(raw)
 

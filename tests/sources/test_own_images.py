@@ -14,6 +14,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
+from cl.shards import writing
 from cl.sources import Source, check_labels, table, unlabelled
 from tests.support.pictures import picture_file
 from tests.support.project import compose
@@ -108,6 +109,18 @@ def test_columns_of_values_reach_the_reader(raw, tmp_path) -> None:
             assert (bird == other) == (n == m or (n // 4 == m // 4 and 0 not in (n, m)))
             assert (site == place) == (n % 2 == m % 2)
             assert (group == known) == (n // 8 == m // 8)
+
+
+def test_other_images_drawn_together_are_other_data(raw, tmp_path) -> None:
+    """Pretraining depends on the shards, not on `dataset.per_value`, which only tables have."""
+    write_columns(raw, {"bird": [n // 4 for n in range(40)]})
+    written = []
+    for number in (2, 3):
+        chosen = "dataset.labels=none", "dataset.positive=bird", f"dataset.per_value={number}"
+        dataset, folder = settings(tmp_path, "table", *chosen), tmp_path / f"shards{number}"
+        writing.write(table.splits(dataset, raw), "table", dataset, folder)
+        written.append((folder / "manifest.json").read_text())
+    assert written[0] != written[1]
 
 
 def test_a_batch_has_the_values_of_its_images(raw, tmp_path) -> None:
