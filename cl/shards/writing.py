@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from cl.console.wording import counted
 from cl.images.image import UNLABELLED, Image, Splits
@@ -160,7 +158,7 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
     _save(work.folder / f"{split}.npy", index)
     _save(work.folder / f"{split}_keys.npy", keys)
     values = _columns(work.orders[split], keys)
-    groups = _never_negatives(values.pop("group", None), values.get("positive"))
+    groups = values.pop("group", None)
     if groups is not None:
         _save(work.folder / f"{split}_groups.npy", groups)
     for role, numbers in values.items():
@@ -188,19 +186,6 @@ def _columns(listed: Sequence[Image], keys: np.ndarray) -> dict[str, np.ndarray]
             by_key = {image.key.encode(): numbers[getattr(image, role)] for image in listed}
             found[role] = np.array([by_key[key] for key in keys.tolist()], np.int64)
     return found
-
-
-def _never_negatives(groups: np.ndarray | None, positive: np.ndarray | None) -> np.ndarray | None:
-    """(n,) int64: equal numbers for images that a group or a value of `positive` connects, -1 for none."""
-    if groups is None or positive is None:
-        return positive if groups is None else groups
-    first, both = int(groups.max()) + 1, (groups >= 0) & (positive >= 0)
-    edges = groups[both], first + positive[both]
-    nodes = first + int(positive.max()) + 1  # groups, then values
-    graph = coo_array((np.ones(len(edges[0])), edges), shape=(nodes, nodes))
-    connected = connected_components(graph, directed=False)[1].astype(np.int64)
-    own = connected[np.where(groups >= 0, groups, first + positive)]
-    return np.where((groups < 0) & (positive < 0), -1, own)
 
 
 def _count(numbers: np.ndarray) -> int:

@@ -6,6 +6,7 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow
 import pytest
+import torch
 from pyarrow import parquet
 
 from cl import config
@@ -104,11 +105,25 @@ def test_columns_of_values_reach_the_reader(raw, tmp_path) -> None:
     write_shards(found, tmp_path / "shards", 20)
     reader = Reader(tmp_path / "shards", "train")
     numbers = [int(Path(key.decode()).name) for key in reader.keys]
-    for n, bird, site, group in zip(numbers, *reader.values.values(), reader.groups, strict=True):
-        for m, other, place, known in zip(numbers, *reader.values.values(), reader.groups, strict=True):
+    columns = *reader.values.values(), TrainSet(reader, None, [], Plan(len(reader), 8, 0)).never_negatives
+    for n, bird, site, group in zip(numbers, *columns, strict=True):
+        for m, other, place, known in zip(numbers, *columns, strict=True):
             assert (bird == other) == (n == m or (n // 4 == m // 4 and 0 not in (n, m)))
             assert (site == place) == (n % 2 == m % 2)
             assert (group == known) == (n // 8 == m // 8)
+
+
+def test_labels_as_positives_do_not_make_a_class_one_independent_image(raw, tmp_path) -> None:
+    """Images of a class are never negatives, but no groups, by which results are judged."""
+    write_columns(raw, {"label": [n % 5 for n in range(40)]})
+    write_shards(
+        listed(raw, tmp_path, "dataset.labels=all", "dataset.positive=label"), tmp_path / "shards", 20
+    )
+    train, val = (Reader(tmp_path / "shards", split) for split in ("train", "val"))
+    assert train.groups is val.groups is None
+    batch = TrainSet(train, None, [], Plan(len(train), 8, 0)).batch(0, [], np.zeros((8, 0, 0), np.float32))
+    same = batch.groups[:, None] == batch.groups
+    assert torch.equal(same, batch.labels[:, None] == batch.labels)
 
 
 def test_other_images_drawn_together_are_other_data(raw, tmp_path) -> None:
