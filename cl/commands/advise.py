@@ -20,7 +20,7 @@ from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.console.progress import Progress
 from cl.console.wording import counted
-from cl.features.correctness import all_same, correctness
+from cl.features.correctness import check_different, correctness
 from cl.pretraining.adaptation import verdict
 from cl.runtime.tables import write_table
 
@@ -68,11 +68,7 @@ def advise(
         raise ValueError(f"no image in {folder} has a label that could be written; leave out --to")
     measured = [starts.embedded(*start, images.files) for start in starts.find(encoders, show.say)]
     for start in measured:
-        if all_same(torch.from_numpy(start.features)):
-            raise ValueError(
-                f"{start.title}, gives {counted(len(images), 'images')} equal features; give other "
-                "images if they are equal, or else another encoder"
-            )
+        check_different(torch.from_numpy(start.features), start.title)
     together, remarks = _together(images, measured, ungrouped=ungrouped)
     judging, labelling = _measure(measured, images, together)
     measured.sort(key=lambda start: (start.name == starts.PIXELS, -start.score))

@@ -190,7 +190,7 @@ def test_what_is_refused(place, tmp_path) -> None:
         "advise",
         {
             "has 1 image that can be read, of 1": ("one", *encoder),
-            "gives 24 images equal features": ("equal", *encoder),
+            "px gives all images the same features": ("equal", *encoder),
             "not weights": (place / "split", "--encoder", "weights.pth"),
             "not a folder": ("none", *encoder),
             "none of the 24 images.* x.jpg": (place / "split", *encoder, "--labels", "others.csv"),

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cl.commands.classifiers.heads import Fold, folds_of
 from cl.commands.defaults import ENCODER
@@ -67,17 +67,13 @@ class Start:
 
 
 class _Pixels(Pixels):
-    """Pixels as the features of a network with one weight."""
+    """Pixels of images (N, 3, SIDE, SIDE) as the features of a network."""
 
     fc_features = 3 * SIDE**2
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(()), requires_grad=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, SIDE, SIDE) to (N, 3 SIDE SIDE)."""
-        return self.scale * super().forward(images)
+        self.device = nn.Parameter(torch.empty(0))  # is moved as weights are
 
 
 def find(given: Sequence[File], say: Callable[[str], None]) -> list[tuple[str, Encoder]]:

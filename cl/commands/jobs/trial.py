@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
@@ -68,19 +69,11 @@ METHOD = simclr.Config(
 )
 
 
-class InMemory:
+class InMemory(list[np.ndarray]):
     """Decoded images, for `TrainSet` as a `Reader` without labels, groups and columns."""
 
-    remote, groups = False, None
-
-    def __init__(self, images: Sequence[np.ndarray]) -> None:
-        self.images, self.values = images, dict[str, np.ndarray]()
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def pixels(self, position: int) -> np.ndarray:
-        return self.images[position]
+    remote, groups, values = False, None, MappingProxyType[str, np.ndarray]({})
+    pixels = list[np.ndarray].__getitem__
 
     def labels(self, positions: np.ndarray) -> np.ndarray:
         return np.full(len(positions), -1)

@@ -99,34 +99,30 @@ def advice(
         before: commands that a recipe needs.
     """
     best, pixels, last = starts[0], starts[-1], trials[-1] if trials else None
+    small = [*before, _run("own/small", data)] if images >= FEW else []
     if best is pixels:
         answer = [f"no trained encoder is at hand; {GET} ({MEGABYTES} MB) can be downloaded"]
         if images >= FEW:
             answer.append("without a connection, train one from random weights, which takes hours")
-        small = [*before, _run("own/small", data)] if images >= FEW else []
         commands = [f"cl advise {folder} --encoder {GET}", *small]
         return Advice("get an encoder", about, starts, [], answer, commands)
-    if last and last.is_better:
-        answer = [
-            f"train {best.title} further; expect a gain of {last.gain} points",
-            f"that takes about {duration(last.full * last.seconds)} here, calculated: {last.full} steps of "
-            f"{last.seconds:.2g} s",
-        ]
-        command = _run("own/adapt", data + _settings(best))
-        return Advice("adapt", about, starts, trials, answer, [*before, command])
-    if "kNN" in best.measures and best.score <= pixels.score and images >= FEW:
-        answer = [f"{best.title} is no better than {PIXELS}: {best.score:.1f} % and {pixels.score:.1f} %"]
-        commands = [*before, _run("own/small", data)]
-        return Advice("train from scratch", about, starts, trials, answer, commands)
     steps = sum(tried.steps for tried in trials)
-    if last and steps < last.full and max(tried.comparison.overall.difference for tried in trials) > 0:
-        answer = [
-            f"a gain is neither shown nor excluded by {steps} of {last.full} steps: {_gains(trials)} points",
-            f"all take about {duration(last.full * last.seconds)} here (calculated), and give {best.title} "
-            "back unless they make it better",
-        ]
-        command = _run("own/adapt", data + _settings(best))
-        return Advice("try", about, starts, trials, answer, [*before, command])
+    is_open = max((tried.comparison.overall.difference for tried in trials), default=0) > 0
+    no_better = "kNN" in best.measures and best.score <= pixels.score and images >= FEW
+    if last and (last.is_better or (is_open and steps < last.full and not no_better)):
+        answer = [f"train {best.title} further; expect a gain of {last.gain} points"]
+        if not last.is_better:
+            answer = [
+                f"{steps} of {last.full} steps neither show nor exclude a gain: {_gains(trials)} points",
+                f"the recipe gives {best.title} back unless training makes it better",
+            ]
+        time = f"{duration(last.full * last.seconds)} here, calculated: {last.full} steps"
+        answer.append(f"that takes about {time} of {last.seconds:.2g} s")
+        commands = [*before, _run("own/adapt", data + _settings(best))]
+        return Advice("adapt" if last.is_better else "try", about, starts, trials, answer, commands)
+    if no_better:
+        answer = [f"{best.title} is no better than {PIXELS}: {best.score:.1f} % and {pixels.score:.1f} %"]
+        return Advice("train from scratch", about, starts, trials, answer, small)
     size = best.encoder.transform
     options = "" if best.encoder.records_size else f" --resize {size.resize} --crop {size.crop}"
     command = f"cl embed {folder} --to features.parquet --encoder {shlex.quote(best.name)}{options}"
