@@ -83,6 +83,7 @@ def advise(
     if len(judging) and not (source or images.has_splits):  # recipes do not read these classes
         source = "labels.csv"
         before = [f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"]
+    data += ["ungrouped=true"] * ungrouped
     if target:
         write_table(target, dict(zip(NAMES, zip(*labelled, strict=True), strict=True)))
     if source:

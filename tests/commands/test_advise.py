@@ -81,6 +81,10 @@ def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monk
     assert (found.verdict, found.trials) == ("keep", [])
     assert any("50 labels" in sentence for sentence in found.answer)
     assert not any("dvc" in command for command in found.commands)
+    monkeypatch.setattr("cl.commands.outputs.advice.FEW", 1)
+    pixels = starts.find([place / "a.safetensors"], print)[-1:]
+    monkeypatch.setattr(starts, "find", lambda *_: pixels)
+    assert "ungrouped=true" in overrides(cl.advise(tmp_path, ungrouped=True).commands[-1])
 
 
 def test_a_trial_is_judged_by_whole_groups_that_it_does_not_train_on(place) -> None:
