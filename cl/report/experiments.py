@@ -11,16 +11,20 @@ from cl.statistics import Estimate, estimate
 
 T = TypeVar("T")
 PRETRAINING = (
+    "arms",
     "backbone",
     "bn_group",
     "dataset",
+    "hand_over",
     "init",
     "loss",
     "method",
     "optim",
     "patches",
     "start_from",
+    "teacher",
     "temperature",
+    "ungrouped",
     "views",
 )
 SUPERVISED = ("backbone", "dataset")
@@ -40,7 +44,16 @@ IRRELEVANT = (
     "dataset.shard_images",
     "dataset.verify",
 )
-LOSSLESS = [("dataset.encode", "copy"), ("dataset.encode", "raw")]  # the same pixels
+SAME: list[tuple[str, Any]] = [
+    ("dataset.encode", "copy"),  # the same pixels
+    ("dataset.encode", "raw"),
+    ("arms", []),  # as in older experiments, which lack the parameter
+    ("dataset.per_value", 2),
+    ("dataset.within_values", 2),
+    ("hand_over", "trained"),
+    ("loss.positives", "each"),
+    ("ungrouped", False),
+]
 
 
 @dataclass(frozen=True)
@@ -129,7 +142,7 @@ def settings(params: dict[str, Any], groups: Iterable[str] = PRETRAINING) -> dic
     return {
         key: value
         for key, value in chosen
-        if value is not None and not f"{key}.".startswith(irrelevant) and (key, value) not in LOSSLESS
+        if value is not None and not f"{key}.".startswith(irrelevant) and (key, value) not in SAME
     }
 
 
@@ -149,8 +162,10 @@ def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any
     }
     if baseline is None:
         return settings(params) | protocol
-    training = flatten(value_at(params, f"baselines.{baseline}.training"), baseline)
-    return settings(params, SUPERVISED) | protocol | dict(training)
+    training, weights = (value_at(params, f"baselines.{baseline}.{key}") for key in ("training", "weights"))
+    groups = (*SUPERVISED, "teacher") if training == "teacher" else SUPERVISED
+    own = dict(flatten(training, baseline)) | {"weights": weights}
+    return settings(params, groups) | protocol | own
 
 
 def judged_together(own: dict[str, Any], experiments: Iterable[Experiment]) -> str:

@@ -36,10 +36,33 @@ def test_a_number_counts_for_a_recipe_only_with_its_settings() -> None:
         {"backbone__stem": "imagenet"},
         {"evaluations__knn_200__k": 20},
         {"loss": {"kind": "infonce", "alpha": None}},
+        {"teacher": {"name": "torchvision:resnet50", "hash": "sha256:0"}},
+        {"hand_over": "better"},
+        {"arms": [{"optim": {"base_lr": 0.1}}]},
     ):
         assert not is_same_measurement(number, params, experiment("", TABLE3, [], **other).params), other
     linear = measured("linear", "top1", 80.0)
     assert not is_same_measurement(linear, params, params), "the recipe does not run this evaluation"
+
+
+def test_a_baseline_counts_only_with_its_weights_and_a_teacher_with_its_own() -> None:
+    params, number = copy.deepcopy(composed(TABLE3)), knn_200(80.0, baseline="other")
+    for training, weights, teacher in ((None, "a", None), ("teacher", None, "a")):
+        one = params | {"baselines": {"other": {"training": training, "weights": weights}}}
+        one["teacher"] = {"name": teacher}
+        changed = copy.deepcopy(one)
+        assert is_same_measurement(number, one, changed)
+        changed["baselines"]["other"]["weights"] = weights and "b"
+        changed["teacher"]["name"] = teacher and "b"
+        assert not is_same_measurement(number, one, changed), training
+
+
+def test_parameters_of_today_leave_older_experiments_the_same() -> None:
+    params, number = copy.deepcopy(composed("recipe=eqco/table1")), knn_200(80.0)
+    older = {key: value for key, value in params.items() if key not in ("arms", "teacher", "ungrouped")}
+    older["loss"] = {key: value for key, value in params["loss"].items() if key != "positives"}
+    older["evaluations"] = params["evaluations"] = composed(TABLE3)["evaluations"]
+    assert is_same_measurement(number, params, older)
 
 
 def test_a_transfer_counts_only_with_the_same_engine_and_all_images() -> None:
