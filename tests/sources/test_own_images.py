@@ -10,6 +10,7 @@ import torch
 from pyarrow import parquet
 
 from cl import config
+from cl.config.rules.data import neighbours
 from cl.data.order import Neighbours, Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -124,6 +125,14 @@ def test_labels_as_positives_do_not_make_a_class_one_independent_image(raw, tmp_
     batch = TrainSet(train, None, [], Plan(len(train), 8, 0)).batch(0, [], np.zeros((8, 0, 0), np.float32))
     same = batch.groups[:, None] == batch.groups
     assert torch.equal(same, batch.labels[:, None] == batch.labels)
+
+
+def test_values_of_validation_images_alone_leave_the_order_random(raw, tmp_path) -> None:
+    cells = {"bird": [n // 4 if n < 8 else "" for n in range(40)]}
+    write_columns(raw, cells | {"split": ["val" if n < 8 else "train" for n in range(40)]})
+    dataset = settings(tmp_path, "table", "dataset.labels=none", "dataset.positive=bird")
+    write_shards(table.splits(dataset, raw), tmp_path / "shards", 20)
+    assert neighbours(dataset, Reader(tmp_path / "shards", "train")) is None
 
 
 def test_other_images_drawn_together_are_other_data(raw, tmp_path) -> None:

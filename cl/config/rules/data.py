@@ -66,6 +66,8 @@ def neighbours(dataset: Source, train: Reader) -> Neighbours | None:
     if not isinstance(dataset, table.Config) or not dataset.value_columns:
         return None
     columns = train.values.get("positive"), train.values.get("within")
+    if all(each is None for each in columns):  # only validation images have values
+        return None
     return Neighbours(*columns, dataset.per_value, dataset.within_values)
 
 
