@@ -29,16 +29,18 @@ def main() -> None:
 
 
 class _Command(click.Command):
-    """A command that says where its images belong, if they are typed without an option."""
+    """A command that says how its images are named, if words are left over."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         try:
             return super().parse_args(context, arguments)
         except click.UsageError as error:
-            options = {option for parameter in self.params for option in parameter.opts}
-            if "unexpected extra" not in error.message or not (here := options & {"--images", "--train"}):
+            if "unexpected extra" not in error.message:
                 raise
-            remedy = f"put {here.pop()} before each image, or before their folder"
+            options = {option for parameter in self.params for option in parameter.opts}
+            remedy = "quote a name that has spaces"
+            if here := options & {"--images", "--train"}:
+                remedy = f"put {here.pop()} before each image, or before their folder, and {remedy}"
             raise click.UsageError(f"{error.message}; {remedy}", context) from error
 
 

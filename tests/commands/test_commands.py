@@ -48,6 +48,7 @@ def test_images_without_their_option_are_told_where_they_belong(words) -> None:
     answer = CliRunner().invoke(main, words.split())
     assert answer.exit_code == 2
     assert f"(b.jpg); put {words.split()[1]} before each image" in answer.output
+    assert "quote a name that has spaces" in CliRunner().invoke(main, ["advise", "my", "birds"]).output
 
 
 @pytest.mark.parametrize(
