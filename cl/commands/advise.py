@@ -89,7 +89,7 @@ def advise(
     if source:
         names = columns or {} if source == labels else {}
         data += ["dataset=partly_labelled", f"dataset.table={Path(source).expanduser().absolute()}"]
-        data += [f"dataset.columns.{name}={column}" for name, column in names.items()]
+        data += [f"dataset.columns.{name}='{column}'" for name, column in names.items()]
         data.append(f"dataset.holdout={HOLDOUT}")
     elif images.has_splits:
         data.append("dataset=folder")

@@ -85,6 +85,14 @@ def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monk
     pixels = starts.find([place / "a.safetensors"], print)[-1:]
     monkeypatch.setattr(starts, "find", lambda *_: pixels)
     assert "ungrouped=true" in overrides(cl.advise(tmp_path, ungrouped=True).commands[-1])
+    rows = [
+        (f"{bird}{n}.jpg", int(bird == "robin"), int(bird == "wren"))
+        for bird in ("robin", "wren")
+        for n in range(12)
+    ]
+    write_csv(tmp_path / "labels.csv", ["path", "robin", "wren"], rows)
+    found = cl.advise(tmp_path, labels=tmp_path / "labels.csv", columns={"label": "robin,wren"})
+    assert compose(overrides(found.commands[-1]))["dataset"]["columns"]["label"] == "robin,wren"
 
 
 def test_a_trial_is_judged_by_whole_groups_that_it_does_not_train_on(place) -> None:
