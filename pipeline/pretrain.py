@@ -116,9 +116,13 @@ def _trained_best(
     for number, arm in enumerate(arms):
         changes = f" with {json.dumps(params.arms[number - 1])}" if number else ""
         progress.say(f"arm {number + 1} of {len(arms)}{changes}")
-        task = _trained(arm, bank, queries, here, run.checkpoints(f"arm{number + 1}"), progress).task
-        quality.append(tested.quality(task.method.evaluated[0], params.seed))
-        del task  # before the next one is built
+        try:
+            task = _trained(arm, bank, queries, here, run.checkpoints(f"arm{number + 1}"), progress).task
+            quality.append(tested.quality(task.method.evaluated[0], params.seed))
+            del task  # before the next one is built
+        except FloatingPointError as error:  # in all processes; if every arm diverges, the first fails again
+            progress.say(f"arm {number + 1} is left out: {error}")
+            quality.append(0.0)
     best = quality.index(max(quality))
     numbers = " and ".join(f"{each:.1f} %" for each in quality)
     progress.say(f"{numbers} of the training images are classified correctly: arm {best + 1} is judged")

@@ -141,7 +141,10 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     file = tmp_path / "given.safetensors"
     save_encoder(file, stem="small", width=1)
     adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
-    adapt += ["arms=[{optim: {base_lr: 1.0e-8, epochs: 2}}]", "ungrouped=true"]
+    adapt += [
+        "arms=[{optim: {base_lr: 1.0e-8, epochs: 2}}, {optim: {base_lr: 1.0e+38, epochs: 2}}]",
+        "ungrouped=true",
+    ]
     assert "init has untrained weights" in run(prepared, *adapt)
     tensors, metadata = load_tensors(file)
     tensors["bn1.bias"] += 0.1
@@ -152,7 +155,8 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     found = json.loads((prepared / "results" / "pretrain.provenance.json").read_text())["adaptation"]
     assert found["sentence"].endswith("this run hands over the start encoder")
     assert [row["measure"] for row in found["rows"]][-1] == "mean"
-    assert len(found["arms"]) == 2
+    assert len(found["arms"]) == 3
+    assert found["arms"][2] == 0, "a rate that diverges costs its arm, not the run"
     assert len(epochs(prepared)) == 1 + found["arms"].index(max(found["arms"]))
     monkeypatch.chdir(prepared)
     assert evaluate.load(config.load(prepared / "params.yaml")).heads == {}
@@ -165,7 +169,7 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     assert process.wait() == -signal.SIGKILL
     assert len(list(tmp_path.glob("*/arm1/step-*"))) == 2
     *_, resumed = answers(prepared, [Stage(("pretrain",), scratch)])
-    assert "arm 1 of 2" in resumed.stderr
+    assert "arm 1 of 3" in resumed.stderr
     assert "epoch 1/1" not in resumed.stderr, "the first arm is not trained again"
     for name, tensors in models(prepared).items():  # equal up to rounding: other threads trained the first
         torch.testing.assert_close(tensors, uninterrupted[name], rtol=1e-3, atol=1e-3)
