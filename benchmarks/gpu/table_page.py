@@ -18,7 +18,7 @@ TITLES = "| row | printed | source | ours | 95 % interval | gap | seeds | second
 
 
 def flat(values: Iterable[Any]) -> list[str]:
-    """The words of nested lists, of which YAML's anchors are made; of one key, the last counts."""
+    """The words of nested lists, as YAML's anchors make them; if a key stands twice, the last one counts."""
     words: dict[str, str] = {}
     for value in values:
         for word in [value] if isinstance(value, str) else flat(value):

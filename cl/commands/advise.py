@@ -79,22 +79,29 @@ def advise(
     trials = []
     if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
         trials = _trials(measured[0], images, together, judging, minutes, show)
-    source, data, before = target or labels, [f"dataset.name={place.absolute()}"], list[str]()
+    if target:
+        write_table(target, dict(zip(NAMES, zip(*labelled, strict=True), strict=True)))
+    source, before = target or labels, list[str]()
     if len(judging) and not (source or images.has_splits):  # recipes do not read these classes
         source = "labels.csv"
         before = [f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"]
+    names = columns or {} if source == labels else {}
+    data = _overrides(place, source, names, has_splits=images.has_splits)
     data += ["ungrouped=true"] * ungrouped
-    if target:
-        write_table(target, dict(zip(NAMES, zip(*labelled, strict=True), strict=True)))
-    if source:
-        names = columns or {} if source == labels else {}
-        data += ["dataset=partly_labelled", f"dataset.table={Path(source).expanduser().absolute()}"]
-        data += [f"dataset.columns.{name}='{column}'" for name, column in names.items()]
-        data.append(f"dataset.holdout={HOLDOUT}")
-    elif images.has_splits:
-        data.append("dataset=folder")
     about = [_about(place, images), labelling, *remarks]
     return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data, before)
+
+
+def _overrides(
+    folder: Path, table: File | None, columns: Mapping[str, str], *, has_splits: bool
+) -> list[str]:
+    """The parameters of a recipe that name these images and their labels."""
+    named = [f"dataset.name={folder.absolute()}"]
+    if table:
+        named += ["dataset=partly_labelled", f"dataset.table={Path(table).expanduser().absolute()}"]
+        named += [f"dataset.columns.{name}='{column}'" for name, column in columns.items()]
+        return [*named, f"dataset.holdout={HOLDOUT}"]
+    return named + ["dataset=folder"] * has_splits
 
 
 def _together(images: Sample, found: list[Start], *, ungrouped: bool) -> tuple[np.ndarray, list[str]]:

@@ -14,7 +14,7 @@ from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.labelled import LabelledImages
-from cl.commands.inputs.labels import opened_table
+from cl.commands.inputs.labels import Labels, opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
@@ -161,16 +161,7 @@ def evaluate(
     pixels = checked(known_pixels, bank.labels, asked_pixels, queries.labels)
     right.insert(2, knn_correct(*pixels, k=k).numpy().astype(float))
     knn, linear, raw, majority = (100 * float(each.mean()) for each in right)
-    rows: list[Accuracy] = []
-    for option, name in others.items():
-        assert table
-        known, truth = (table.cells(option, images.names, images.files) for images in (bank, queries))
-        if len({*known} - {""}) < 2 or not any(truth):
-            which = (
-                "training images have fewer than two values" if any(truth) else "validation images have none"
-            )
-            raise ValueError(f"{option} {name}: the {which}; choose another column")
-        rows += (_predicted if option == "--predict" else _across)(name, bank, queries, known, truth, k)
+    by_column = [*_by_columns(table, others, bank, queries, k)] if table else []
     evaluation = Evaluation(
         knn=knn,
         linear=linear,
@@ -181,7 +172,7 @@ def evaluate(
         val_images=len(queries),
         classes=len({*bank.labels, *queries.labels}),
         independent=tuple(independent(each, queries.together) for each in right),
-        columns=tuple(rows),
+        columns=tuple(by_column),
     )
     if target:
         write_table(target, columns_of(Accuracy, [*evaluation.rows()]))
@@ -207,6 +198,21 @@ def _right(
 def _accuracy(measure: str, right: np.ndarray, together: np.ndarray) -> Accuracy:
     percent = 100 * float(right.mean())
     return Accuracy(measure, percent, *(interval(percent, independent(right, together)) or (None, None)))
+
+
+def _by_columns(
+    table: Labels, options: Mapping[str, str], bank: LabelledImages, queries: LabelledImages, k: int
+) -> Iterator[Accuracy]:
+    """The measures of the columns of `--predict` and `--across`."""
+    for option, name in options.items():
+        known, truth = (table.cells(option, images.names, images.files) for images in (bank, queries))
+        if not any(truth):
+            raise ValueError(f"{option} {name}: the validation images have none; choose another column")
+        if len({*known} - {""}) < 2:
+            raise ValueError(
+                f"{option} {name}: the training images have fewer than two values; choose another column"
+            )
+        yield from (_predicted if option == "--predict" else _across)(name, bank, queries, known, truth, k)
 
 
 def _predicted(

@@ -214,7 +214,7 @@ def verdict(
 
 
 def smallest_seen(images: float) -> float:
-    """The smallest difference, in points, that so many independent images show."""
+    """The smallest difference, in points, that this number of independent images shows."""
     return SEEN_OF_300 * math.sqrt(300 / images)
 
 

@@ -89,7 +89,7 @@ class Storage(BaseConfig):
 
     @property
     def drawn(self) -> dict[str, int]:
-        """Settings of which images training draws together, if there are any; a change retrains."""
+        """The settings that say which images training draws together, if any; a new value retrains."""
         return {}
 
     @model_validator(mode="after")
