@@ -100,13 +100,15 @@ def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp
     write_csv(tmp_path / "labels.csv", ["path", "label", "site"], [(*row[:2], row[1]) for row in rows])
     with pytest.raises(ValueError, match="--across site: without robin, .* fewer than two classes"):
         cl.evaluate(encoder, across="site", **given)
-    write_csv(
-        tmp_path / "labels.csv",
-        ["path", "label", "site"],
-        [(*row[:2], row[2] if row[0] in paths["train"] else "") for row in rows],
-    )
-    with pytest.raises(ValueError, match="--predict site: the validation images have none"):
-        cl.evaluate(encoder, predict="site", **given)
+    for train, val, message in (
+        ("abc", "", "validation images have none"),
+        ("a", "a", "fewer than two values"),
+    ):
+        kept = {"train": train, "val": val}
+        cells = [(*row[:2], row[2] if row[2] in [*kept[row[0].parts[-4]]] else "") for row in rows]
+        write_csv(tmp_path / "labels.csv", ["path", "label", "site"], cells)
+        with pytest.raises(ValueError, match=f"--predict site: the .*{message}"):
+            cl.evaluate(encoder, predict="site", **given)
     with pytest.raises(ValueError, match="--predict=sight, but .* choose"):
         cl.evaluate(encoder, predict="sight", **given)
     with pytest.raises(ValueError, match="--across name columns? of the table"):
