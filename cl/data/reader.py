@@ -48,6 +48,9 @@ class Reader:
         if not _matches(self.index, shards):
             raise ValueError(f"{folder}/{split}.npy does not match the manifest: {AGAIN}")
         self._sizes = [shard.bytes for shard in shards]
+        bands = self.manifest.bands
+        self._dtype = np.dtype(bands.dtype if bands else np.uint8)
+        self._pixel_bytes = self._dtype.itemsize * (len(bands.names) if bands else 3)
         self._files: LocalFiles | RemoteFiles
         if store and stores.is_url(store):
             assert cache
@@ -124,7 +127,7 @@ class Reader:
         if (
             shard >= len(self._sizes)
             or offset + length > self._sizes[shard]
-            or (height and length != height * width * 3)
+            or (height and length != height * width * self._pixel_bytes)
         ):
             raise ValueError(f"row {position} of {self._split}.npy does not match its shard: {AGAIN}")
         return self._files.read(shard, offset, length)
@@ -134,11 +137,11 @@ class Reader:
         return decoding.taken_at(io.BytesIO(self.read(position)))
 
     def pixels(self, position: int) -> np.ndarray:
-        """(H, W, 3) uint8, possibly read-only."""
+        """(H, W, 3) uint8, or (H, W, C) of `manifest.bands`; possibly read-only."""
         *_, height, width, orientation = self.index[position].item()
         content = self.read(position)
         if height:
-            return np.frombuffer(content, np.uint8).reshape(height, width, 3)
+            return np.frombuffer(content, self._dtype).reshape(height, width, -1)
         try:
             pixels = decoding.decode(content, levels=self.manifest.levels)
         except Exception as error:  # decoders raise errors of any type

@@ -32,6 +32,7 @@ class Encoded(NamedTuple):
     orientation: int  # the EXIF orientation that readers must apply; 1 for none
     reencoded: bool
     turned: bool
+    pixel_bytes: int = 3  # of a .npy array
     several_frames: bool = False  # the file has more frames; this is the first
     flat: bool = False  # deep pixels that the levels map to a single colour
 

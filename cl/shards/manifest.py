@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from cl.images.bands import Bands
 from cl.runtime.base_config import BaseConfig
 
 # height and width are 0 if the sample is an image file rather than an array of pixels.
@@ -74,6 +75,7 @@ class Manifest(BaseConfig):
     levels: dict[str, tuple[float, float]] = Field(
         default={}, description="pixel values that become black and white, by the mode of deep images"
     )
+    bands: Bands | None = Field(default=None, description="of images of any bands; None: of 8-bit RGB")
     drawn: dict[str, int] = Field(
         default={}, description="how many images of a value training draws together"
     )

@@ -141,7 +141,7 @@ def _index(path: Path, kept: list[tuple[Image, Encoded]]) -> np.ndarray:
     rows = np.zeros(len(kept), INDEX)
     for row, member, (image, encoded) in zip(rows, members, kept, strict=True):
         height, width = encoded.size
-        length = height * width * 3 or member.size  # without the header of a .npy file
+        length = height * width * encoded.pixel_bytes or member.size  # without the header of a .npy file
         row["offset"] = member.offset_data + member.size - length
         row["length"] = length
         row["label"] = image.label
