@@ -9,6 +9,7 @@ from torch import nn
 
 from cl.config import Baseline, Params
 from cl.config.params import SupervisedTraining
+from cl.console.command import is_main_process
 from cl.data.order import plan_of
 from cl.data.sets import TrainSet
 from cl.encoders import foreign, published
@@ -16,7 +17,7 @@ from cl.evaluations import EvaluatedEncoder
 from cl.features.extraction import Pixels
 from cl.networks import backbones
 from cl.networks.backbones import Backbone
-from cl.runtime.distributed import ranks
+from cl.runtime.distributed import max_over_ranks, ranks
 from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import SupervisedTask, classifier
@@ -43,14 +44,12 @@ def main(name: str) -> None:
         if config.training == "teacher":
             backbone, params = of_teacher(params)
         elif config.weights:
-            try:
-                backbone, params = load_published(config.weights, params)
-            except ValueError as error:
-                if not published.is_name(config.weights):
-                    raise
-                results.notes["missing"] = str(error)
-                command.progress(params.titles[name]).say(f"left out: {error}")
+            found = on_all_ranks(config.weights, params)
+            if isinstance(found, str):
+                results.notes["missing"] = found
+                command.progress(params.titles[name]).say(f"left out: {found}")
                 return
+            backbone, params = found
         else:
             backbone = train(config, name, params, run.checkpoints("training"))
         untrained = not (config.training or config.weights)
@@ -63,6 +62,26 @@ def main(name: str) -> None:
         for entry, dataset in datasets.items():
             checkpoints = functools.partial(run.checkpoints, entry, dataset.digest()[:16])
             transfer(entry, copy.deepcopy(backbone), dataset, params, results, checkpoints)
+
+
+def on_all_ranks(weights: str, params: Params) -> tuple[Backbone, Params] | str:
+    """What `load_published` gives, the same for all processes: published weights, or why one lacks them.
+
+    The first process downloads them, while the others wait.
+    """
+    found, reason = None, ""
+    for is_first in (True, False):
+        if is_main_process() is is_first:
+            try:
+                found = load_published(weights, params)
+            except ValueError as error:
+                if not published.is_name(weights):
+                    raise
+                reason = str(error)
+        if any(max_over_ranks(bool(reason))):
+            return reason or f"{weights} cannot be loaded in another process"
+    assert found
+    return found
 
 
 def load_published(name: str, params: Params) -> tuple[Backbone, Params]:

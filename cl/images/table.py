@@ -163,6 +163,7 @@ def _columns(
     named = *names.values(), *others.values()
     parsed = _read_as_text(table, lambda name: name in (*named, *one_hot) or column_of(name) in names)
     every, found, used = parsed.column_names, dict[str, list[str | None]](), dict[str, str]()
+    missing: list[str] = []
     for column, name in names.items():
         synonyms = [other for other in every if column_of(other) == column and other not in names.values()]
         here = [other for other in every if other == name] or (synonyms if name == column else [])
@@ -173,6 +174,7 @@ def _columns(
         if here:
             found[column] = _cells(parsed, here[0], is_path=column == "path")
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
+            missing += _missing(parsed, here[0], column)
         elif column == "label" and len(one_hot) > 1 and all(every.count(each) == 1 for each in one_hot):
             found[column] = _from_one_hot(parsed.select(one_hot).to_pylist())
             used |= {each: f"{each} as a label" for each in one_hot}
@@ -191,18 +193,29 @@ def _columns(
             found[option] = found[name]
         elif every.count(name) == 1:
             found[option] = _cells(parsed, name)
+            missing += _missing(parsed, name, name)
         else:
             raise ValueError(f"{option}={name}, but {table} has the columns {', '.join(every)}; choose one")
         used[name] = f"{used.get(name, name)} as {option}"
     ignored = ", ".join(name or "''" for name in every if name not in used)
-    about = f"{table}: columns {', '.join(used.values())}"
-    return found, about + (f"; ignored: {ignored}" if ignored else "")
+    about = [f"{table}: columns {', '.join(used.values())}", *missing]
+    return found, "; ".join(about + [f"ignored: {ignored}"] * bool(ignored))
 
 
 def _cells(parsed: Any, name: str, *, is_path: bool = False) -> list[str | None]:
     """The cells of a column; `on_disk` finds the file of a path, whatever its accents."""
     cells = [_cell(cell) for cell in parsed.column(name).to_pylist()]
     return cells if is_path else [cell and normalize("NFC", cell) for cell in cells]
+
+
+def _missing(parsed: Any, name: str, meaning: str) -> list[str]:
+    """A sentence for each word of a column that counts as an empty cell, which may be a class called NA."""
+    words = Counter(cell.strip() for cell in parsed.column(name).to_pylist() if cell)
+    return [
+        f"cells {word!r} that count as no {meaning}: {words[word]}"
+        for word in sorted(MISSING & set(words))
+        if word
+    ]
 
 
 def _from_one_hot(rows: list[dict[str, str | None]]) -> list[str | None]:

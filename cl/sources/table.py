@@ -22,7 +22,7 @@ from cl.images.listing import Keys, Listing
 from cl.images.table import ImageRow, Table, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
 from cl.sources import OwnImages, place
-from cl.sources._shared.values import check_values
+from cl.sources._shared.values import check_connected, check_values
 
 DEFAULT = ("images.csv", "images.parquet")
 LEAST_LABELLED = 100  # images held out, where most have no label: they judge an encoder
@@ -124,6 +124,9 @@ def splits(config: Config, raw: Path) -> Splits:
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table)
     remarks += check_values(config.value_columns, [row.others for row in rows])
+    if config.positive:
+        values = [next(iter(row.others), None) for row in rows]
+        remarks += check_connected(config.positive, [row.group for row in rows], values)
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += similar(classes)

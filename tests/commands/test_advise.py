@@ -61,7 +61,7 @@ def test_the_screen_shows_what_the_labels_say_and_the_table_is_written(place, tm
     told = run_cl("advise", folder, *of).stdout
     for part in (
         "24 images",
-        "2 classes with 12 to 12",
+        "2 classes with 12 images,",
         "near copies of others: 0",
         "kNN",
         PIXELS,

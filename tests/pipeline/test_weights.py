@@ -12,16 +12,21 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from cl import config
+from cl.config import Params
 from cl.data.reader import Reader
+from cl.encoders import published
 from cl.networks import backbones
+from cl.runtime.distributed import max_over_ranks
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
-from pipeline import evaluate, pretrain
+from pipeline import baseline, evaluate, pretrain
 from pipeline.composition import compose as composition
 from pipeline.composition.compose import command_for, write
 from pipeline.support import pretraining
+from tests.support.processes import run_ranks
 from tests.support.project import compose
 from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import Answer, Stage, answers
@@ -199,6 +204,30 @@ def test_published_weights_are_a_baseline_if_they_can_be_had(prepared, tmp_path)
     assert notes["measurements"] == []
     assert "cannot be downloaded" in notes["missing"]
     assert "none.pth does not exist" in answer(str(tmp_path / "none.pth")).stderr
+
+
+def load_on_rank(folder: Path, params: Params, missing: int, rank: int) -> None:
+    """One of two processes, of which `missing` cannot reach the weights, so that no other waits for it."""
+    os.environ["RANK"] = str(rank)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+
+    def fetch(name: str) -> tuple[Path, dict[str, str]]:
+        if rank == missing:
+            raise ValueError(f"{name} cannot be downloaded")
+        (folder / f"loaded {rank}").touch()
+        return folder / "given.safetensors", {}
+
+    published.fetch = fetch
+    found = baseline.on_all_ranks("timm:given", params)
+    assert isinstance(found, tuple) if missing is None else "cannot be" in found
+    max_over_ranks(0)
+
+
+@pytest.mark.parametrize(("missing", "loaded"), [(None, 2), (0, 0), (1, 1)])
+def test_weights_that_one_process_lacks_are_left_out_by_all(missing, loaded, params, tmp_path) -> None:
+    save_encoder(tmp_path / "given.safetensors", stem="small")
+    run_ranks(2, load_on_rank, tmp_path, params, missing)
+    assert len(list(tmp_path.glob("loaded *"))) == loaded
 
 
 def test_a_training_from_scratch_says_first_that_a_download_may_be_better(params, shard_folder) -> None:

@@ -178,6 +178,22 @@ def test_a_column_that_changes_nothing_is_refused(option, cells, message, raw, t
         listed(raw, tmp_path, "dataset.labels=none", f"dataset.{option}")
 
 
+@pytest.mark.parametrize(
+    ("clips", "connected"),
+    [(lambda n: n % 8, 40), (lambda n: "" if n > 31 else n % 8, 32), (lambda n: n // 8, 0)],
+)
+def test_groups_and_values_that_connect_most_images_are_named(clips, connected, raw, tmp_path) -> None:
+    """Each bird is in every clip: all images of clips are connected, though no column has one value."""
+    write_columns(raw, {"bird": [n // 8 for n in range(40)], "clip": [clips(n) for n in range(40)]})
+    chosen = "dataset.labels=none", "dataset.positive=bird"
+    if connected == 40:
+        with pytest.raises(ValueError, match="connect 40 of 40 images.*; choose another column"):
+            listed(raw, tmp_path, *chosen)
+    else:
+        said = " ".join(listed(raw, tmp_path, *chosen).remarks)
+        assert ("connect 32 of 40 images" in said) == (connected == 32)
+
+
 @pytest.mark.parametrize(("images", "held_out"), [(12, 4), (15, 5), (40, 5)])
 def test_few_images_leave_some_for_validation(images, held_out, tmp_path) -> None:
     """Of all images, and of the labelled ones, whatever the hashes of their names are."""
@@ -313,6 +329,9 @@ def test_a_missing_value_is_missing_and_spaces_do_not_count(missing, raw, tmp_pa
     write(raw, "\n".join(map(",".join, (columns, *rows))) + "\n")
     from_csv = listed(raw, tmp_path, "dataset.labels=some")
     assert from_csv.classes == ["cat", "dog"]
+    (about,) = from_csv.remarks
+    assert (f"; cells {missing!r} that count as no label: 1" in about) == bool(missing.strip())
+    assert about.count("count as no") == 3 * bool(missing.strip())
     assert {image.group for image in (*from_csv.train, *from_csv.val)} == {""}
     cells = dict(zip(columns, zip(*rows, strict=True), strict=True))
     parquet.write_table(pyarrow.table(cells), raw / "own/other.parquet")

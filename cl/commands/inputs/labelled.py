@@ -110,8 +110,8 @@ def read(
     queries, known = queries.at(new), {*bank.labels.tolist()}
     if shared := int(np.isin(queries.together, bank.together).sum()):
         say(
-            f"warning: {counted(shared, 'validation images')} are in a burst or group with training images, "
-            "which makes results too good; hold out whole ones"
+            f"warning: validation images in a burst or group with training images: {shared}; results will be "
+            "too good; hold out whole ones"
         )
     for remark in similar(sorted(known.union(queries.labels.tolist()))):
         say(remark)

@@ -114,8 +114,8 @@ class Labels:
         return [key for key in self._rows if key not in self._found]
 
     def ignored(self) -> list[str]:
-        """A sentence about columns that are not read, such as a split, if there are any."""
-        return [self._about] if "; ignored: " in self._about else []
+        """A sentence about columns that are not read and cells that count as empty, if there are any."""
+        return [self._about] if "; " in self._about else []
 
     def remarks(self) -> list[str]:
         """Sentences about columns that are not read, and rows of other images, if there are any."""

@@ -121,7 +121,10 @@ def advice(
         commands = [*before, _run("own/adapt", data + _settings(best))]
         return Advice("adapt" if last.is_better else "try", about, starts, trials, answer, commands)
     if no_better:
-        answer = [f"{best.title} is no better than {PIXELS}: {best.score:.1f} % and {pixels.score:.1f} %"]
+        answer = [
+            f"{best.title} is no better than {PIXELS}: the mean of its measures is "
+            f"{best.score:.1f} %, that of {PIXELS} {pixels.score:.1f} %"
+        ]
         return Advice("train from scratch", about, starts, trials, answer, small)
     size = best.encoder.transform
     options = "" if best.encoder.records_size else f" --resize {size.resize} --crop {size.crop}"

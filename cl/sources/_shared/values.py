@@ -3,6 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
 from cl.console.wording import counted
 
 ALONE = {"positive": "have only their own views as positives", "within": "have no negatives and do not count"}
@@ -40,3 +44,26 @@ def _check(role: str, column: str, counts: Counter[str | None]) -> list[str]:
         )
     without = f"{counted(alone, 'images')} without a value, or with one that no other has,"
     return [f"{option}: {without} {ALONE[role]}"] if alone else []
+
+
+def check_connected(column: str, groups: Sequence[str | None], values: Sequence[str | None]) -> list[str]:
+    """A sentence if most images are connected by their groups and their values of the column `positive`.
+
+    Raises:
+        ValueError: all are, so there are no negatives.
+    """
+    group, value = (
+        np.unique([cell or f"\0{image}" for image, cell in enumerate(cells)], return_inverse=True)[1]
+        for cells in (groups, values)
+    )
+    links = coo_array((np.ones(len(group)), (group, value + group.max() + 1)))
+    links.resize((max(links.shape),) * 2)
+    connected = connected_components(links, directed=False)[1][group]
+    images, most = len(group), int(np.bincount(connected).max())
+    sentence = (
+        f"dataset.positive={column}: groups and values connect {most} of {images} images, so none of these "
+        "is a negative of another"
+    )
+    if most == images:
+        raise ValueError(f"{sentence}; choose another column")
+    return [sentence] if 2 * most > images else []
