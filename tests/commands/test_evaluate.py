@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image as Picture
+from torch import nn
 
 import cl
+from cl.encoders.encoder import Encoder
 from cl.features.extraction import Pixels
 from cl.runtime.tables import write_csv
 from tests.support.files import read_csv
@@ -167,8 +169,9 @@ def test_images_of_a_group_and_equal_files_count_once(data, tmp_path, capsys) ->
     assert {(row["low"], row["high"]) for row in read_csv(tmp_path / "rows.csv")} == {("", "")}
 
 
-def test_a_burst_stays_on_one_side_and_one_group_cannot_be_held_out(data, tmp_path, capsys) -> None:
-    """Twenty bursts of three changed copies each."""
+@pytest.fixture
+def bursts(tmp_path) -> Path:
+    """Twenty bursts of three changed copies each, of two classes."""
     rng = np.random.default_rng(0)
     for burst in range(20):
         scene = rng.integers(0, 256, (5, 6, 3))
@@ -177,8 +180,33 @@ def test_a_burst_stays_on_one_side_and_one_group_cannot_be_held_out(data, tmp_pa
             folder = tmp_path / "bird" / ("robin", "wren")[burst % 2]
             folder.mkdir(parents=True, exist_ok=True)
             Picture.fromarray(pixels).resize((24, 20)).save(folder / f"{burst:02}_{number}.png")
+    return tmp_path / "bird"
+
+
+class Unrelated(nn.Module):
+    """Random features of each image, however similar the pixels of two are."""
+
+    fc_features = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        seeds = [int(1e5 * float(image.double().sum())) for image in images]
+        return torch.stack([torch.randn(8, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+
+
+def test_features_find_bursts_not_the_pixels_beside_them(data, bursts, capsys) -> None:
+    encoder = cl.load(data / "encoder.safetensors")
+    for network, found in ((encoder.network, True), (Unrelated(), False)):
+        cl.evaluate(Encoder(network, encoder.transform, "test"), train=bursts, k=1)
+        assert ("images are in about" in capsys.readouterr().err) == found
+
+
+def test_a_burst_stays_on_one_side_and_one_group_cannot_be_held_out(data, bursts, tmp_path, capsys) -> None:
     options = {"encoder": data / "encoder.safetensors", "k": 1}
-    found, alone = (cl.evaluate(train=tmp_path / "bird", ungrouped=each, **options) for each in (False, True))
+    found, alone = (cl.evaluate(train=bursts, ungrouped=each, **options) for each in (False, True))
     assert re.search(r"[56]\d of 60 images are in about \d+ bursts", capsys.readouterr().err)
     assert found.knn < 80 < alone.knn
     assert min(found.independent) < found.val_images
@@ -188,7 +216,7 @@ def test_a_burst_stays_on_one_side_and_one_group_cannot_be_held_out(data, tmp_pa
     write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
     table = {"labels": tmp_path / "labels.csv"}
     with pytest.raises(ValueError, match=r"60 images .1 independent. leaves 60 training and 0"):
-        cl.evaluate(train=tmp_path / "bird", **table, **options)
+        cl.evaluate(train=bursts, **table, **options)
 
 
 def test_classes_that_training_lacks_are_named(data, tmp_path, capsys) -> None:
