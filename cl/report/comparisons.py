@@ -1,13 +1,22 @@
 """Losses and methods compared: means and paired differences of experiments that differ in nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from cl.report.experiments import Experiment, grouped, headline_metrics, varying_keys
-from cl.report.sweeps import Line, labels, measured_rows
+from cl.report.charts import LONG_LABEL
+from cl.report.experiments import (
+    Experiment,
+    dependencies,
+    grouped,
+    headline_metrics,
+    joint_name,
+    varying_keys,
+)
 from cl.statistics import Estimate, estimate, interval_of_mean, mean_and_sd
 
+Line = list[tuple[dict[str, Any], Experiment]]  # experiments, each with the metric's dependencies
+SELF_EXPLANATORY = (".kind", ".name")  # ends of the parameters whose values need no explanation
 PREDICTOR = "optim.predictor_lr"
 SET_BY_METHOD = {"method", "temperature", "bn_group", "loss", "views", "patches", PREDICTOR}
 
@@ -42,3 +51,30 @@ def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Itera
         gains = [values[0][seed].mean - values[1][seed].mean for seed in seeds]
         difference = Estimate(*mean_and_sd(gains), len(seeds), interval_of_mean(gains))
         yield {"metric": metric, "names": names, "differs": differs, "means": means, "difference": difference}
+
+
+def measured_rows(metric: str, experiments: list[Experiment]) -> Line:
+    """The experiments that measured the metric, with its data and dependencies."""
+    having = [(each, found) for each in experiments if (found := each.find(metric))]
+    return [
+        ({"data": experiment.data, **(dependencies(found, experiment.params) or {})}, experiment)
+        for experiment, found in having
+    ]
+
+
+def labels(lines: Sequence[Line]) -> list[str]:
+    """A label for each line: its kinds and names if these distinguish the lines, otherwise all that varies.
+
+    A long label is replaced by the name of the line's first experiment.
+    """
+    rows = [line[0][0] for line in lines]
+    varying = varying_keys(rows) if rows else []
+    shown = [key for key in varying if key.endswith(SELF_EXPLANATORY)]
+    if len({tuple(str(row.get(key)) for key in shown) for row in rows}) < len(rows):
+        shown = varying
+    prefixes = {key: "" if key.endswith(SELF_EXPLANATORY) else f"{key} " for key in shown}
+    found = [", ".join(f"{prefix}{row.get(key)}" for key, prefix in prefixes.items()) for row in rows]
+    return [
+        label if len(label) <= LONG_LABEL else joint_name([experiment for _, experiment in line])
+        for label, line in zip(found, lines, strict=True)
+    ]

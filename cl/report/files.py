@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cl.report.charts import Chart
 from cl.runtime.metric_info import Measurement
 
 
@@ -27,6 +28,9 @@ class ResultFiles:
     def measurements(self, result: str) -> list[Measurement]:
         """The measurements of an evaluation, transfer, analysis or baseline."""
         return [Measurement(**values) for values in self.provenance(result).get("measurements", [])]
+
+    def charts(self, result: str) -> list[Chart]:
+        return [Chart.load(path) for path in sorted(self.folder(result).glob("*.chart.json"))]
 
     def table(self, result: str, file: str) -> list[dict[str, str]]:
         path = self.folder(result) / file

@@ -15,7 +15,6 @@ import jinja2
 from markupsafe import Markup
 
 from cl.report.answer import answer, has_learnt, rivals
-from cl.report.charts import Chart
 from cl.report.classes import confusion
 from cl.report.curves import classifiers, drawing, pretraining
 from cl.report.experiments import result_names
@@ -168,8 +167,7 @@ def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:
     provenance = read.provenance(result)
     if not provenance:
         return {}
-    saved = [Chart.load(path) for path in sorted(read.folder(result).glob("*.chart.json"))]
-    pictures = read.picture_rows(result, "pictures")
+    saved, pictures = read.charts(result), read.picture_rows(result, "pictures")
     return {
         "about": provenance.get("about", {}).get(name, ""),
         "numbers": read.measurements(result),

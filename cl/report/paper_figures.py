@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from cl.report.charts import Chart
+from cl.report.comparisons import labels
 from cl.report.curves import accuracy, information
 from cl.report.experiments import Experiment, flatten, grouped, settings, value_at
 from cl.report.paper_matches import PaperMatches, commands
 from cl.report.paper_tables import Figure, join_overrides
-from cl.report.sweeps import labels, needs_log_axis
 from cl.statistics import mean_and_sd
 
 
@@ -37,7 +37,7 @@ def figure_context(figure: Figure, matches: PaperMatches) -> dict[str, Any]:
 def _curves(figure: Figure, matches: PaperMatches) -> tuple[Chart, list[str]]:
     """A chart with a curve per row, and the missing runs."""
     numbers = [column.label for column in figure.columns if isinstance(column.label, int | float)]
-    log = len(numbers) == len(figure.columns) and needs_log_axis(numbers)
+    log = len(numbers) == len(figure.columns) and 0 < 4 * min(numbers) <= max(numbers)
     chart = Chart("", figure.caption, figure.x or "", f"{figure.metric}, %", log=log)
     missing = []
     for label, row in figure.rows.items():

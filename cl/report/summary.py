@@ -1,4 +1,4 @@
-"""The page about all experiments: parameters, results, sweeps, and the papers' tables with our numbers."""
+"""The page about all experiments: parameters, results, and the papers' tables with our numbers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cl.report import paper_tables
-from cl.report.comparisons import comparisons
+from cl.report.comparisons import comparisons, measured_rows
 from cl.report.curves import drawing, overlaid
 from cl.report.experiments import (
     GROUPS,
@@ -27,7 +27,6 @@ from cl.report.experiments import (
 from cl.report.page import dataset_name, environment, with_contents
 from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, PaperMatches, commands
-from cl.report.sweeps import measured_rows, sweeps
 from cl.runtime.metric_info import Measurement
 from cl.statistics import Estimate
 
@@ -49,26 +48,21 @@ def page(experiments: list[Experiment], compose: Compose, title: Title) -> tuple
     papers = [_paper(paper_tables.load(name), matches) for name in paper_tables.NAMES]
     tables = [table for paper in papers for table in paper["tables"]]
     cells = [match for table in tables for row in table["rows"] for match in row["matches"]]
-    swept = list(sweeps(experiments))
+    curves = overlaid(experiments)
+    meaning = "Experiments that differ only in the seed share a line: their mean and standard deviation."
     context = {
         "experiments": experiments,
         "rows": _rows(experiments, title),
         "comparisons": list(comparisons(experiments)),
-        "sweeps": swept,
         "papers": papers,
         "asked": sum(not match.quoted for match in cells),
         "answered": sum(match.ours is not None and not match.quoted for match in cells),
         "problems": [(e.name, problem) for e in experiments for problem in e.problems],
-    }
-    curves = overlaid(experiments)
-    meaning = "Experiments that differ only in the seed share a line: their mean and standard deviation."
-    drawings = {
-        "sweeps": [drawing(chart) for chart in swept],
         "drawing": drawing,
         "curves": [drawing(curves, meaning)] if curves else [],
     }
-    html = environment().get_template("summary.html").render({**context, **drawings})
-    return with_contents(html), environment().get_template("summary.md").render(context)
+    html, markdown = (environment().get_template(f"summary.{suffix}") for suffix in ("html", "md"))
+    return with_contents(html.render(context)), markdown.render(context)
 
 
 def table(experiments: list[Experiment]) -> Table:

@@ -1,7 +1,5 @@
 """Finished experiments: DVC's and the commits that these start from, the workspace, and the branches."""
 
-import csv
-import io
 import json
 import re
 import tempfile
@@ -14,9 +12,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from cl.config import parse
-from cl.report.charts import Chart
 from cl.report.experiments import Experiment, changed_params, result_names
-from cl.runtime.metric_info import Measurement
+from cl.report.files import ResultFiles
 from pipeline.support import command
 from pipeline.support.provenance import git
 
@@ -87,48 +84,35 @@ def _at_commit(ref: str, name: str) -> Iterator[_Candidate]:
 
 def _read(candidate: _Candidate, path_of: Callable[[str], Path], say: Callable[[str], None]) -> Experiment:
     """The experiment of a candidate; raises ValueError if its files cannot be read."""
-    outputs = _Outputs(parse(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock"), path_of)
+    lock = parse(LOCKED_PARAMS.sub("", candidate.lock), "dvc.lock")
     params = parse(candidate.params, "params.yaml")
     params.pop("overrides", None)  # other overrides may give the same experiment
-    experiment = _experiment(candidate, params, outputs)
-    if outputs.missing:
+    missing = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for path, cached in _results(list((lock.get("stages") or {}).values()), path_of):
+            missing += not cached.is_file()
+            link = Path(folder, path)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(cached)
+        read = ResultFiles(Path(folder) / command.RESULTS, pictures=False)
+        experiment = _experiment(candidate, params, read)
+    if missing:
         say(
-            f"{candidate.name}: {outputs.missing} of its result files are missing from DVC's cache; "
+            f"{candidate.name}: {missing} of its result files are missing from DVC's cache; "
             "run `dvc pull` or `dvc exp pull`"
         )
     return experiment
 
 
-class _Outputs:
-    """The up-to-date result files of a dvc.lock, read from DVC's cache."""
-
-    def __init__(self, lock: dict[str, Any], path_of: Callable[[str], Path]) -> None:
-        self._path_of = path_of
-        self.missing = 0
-        self._hashes: dict[str, str] = {}
-        for output in _up_to_date_outputs(list((lock.get("stages") or {}).values())):
-            path, md5 = output["path"], output["md5"]
-            if path.startswith(f"{command.RESULTS}/") and md5.endswith(".dir"):
-                self._hashes |= {f"{path}/{name}": file_md5 for name, file_md5 in self._listed(md5)}
-            elif path.startswith(f"{command.RESULTS}/"):
-                self._hashes[path] = md5
-
-    def read(self, path: str) -> bytes | None:
-        return self._object(self._hashes[path]) if path in self._hashes else None
-
-    def inside(self, folder: str) -> list[str]:
-        return [path for path in self._hashes if path.startswith(f"{folder}/")]
-
-    def _listed(self, md5: str) -> list[tuple[str, str]]:
-        listing = self._object(md5)
-        return [(entry["relpath"], entry["md5"]) for entry in json.loads(listing)] if listing else []
-
-    def _object(self, md5: str) -> bytes | None:
-        file = self._path_of(md5)
-        if file.is_file():
-            return file.read_bytes()
-        self.missing += 1
-        return None
+def _results(stages: list[dict[str, Any]], path_of: Callable[[str], Path]) -> Iterator[tuple[Path, Path]]:
+    """The up-to-date result files of a dvc.lock, and where each is in DVC's cache."""
+    for output in _up_to_date_outputs(stages):
+        path, cached = Path(output["path"]), path_of(output["md5"])
+        if command.RESULTS in path.parents and cached.suffix == ".dir" and cached.is_file():
+            entries = json.loads(cached.read_text())
+            yield from ((path / entry["relpath"], path_of(entry["md5"])) for entry in entries)
+        elif command.RESULTS in path.parents:
+            yield path, cached
 
 
 def _up_to_date_outputs(stages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -139,31 +123,24 @@ def _up_to_date_outputs(stages: list[dict[str, Any]]) -> Iterator[dict[str, Any]
             yield from stage.get("outs", [])
 
 
-def _experiment(candidate: _Candidate, params: dict[str, Any], outputs: _Outputs) -> Experiment:
+def _experiment(candidate: _Candidate, params: dict[str, Any], read: ResultFiles) -> Experiment:
     """The results that the parameters name; a result of other parameters is listed as a problem."""
     experiment = Experiment(candidate.name, candidate.revision, params, {}, {})
     for result in result_names(params):
-        path = f"{command.RESULTS}/{result}"
-        metrics, provenance = outputs.read(f"{path}.json"), outputs.read(f"{path}.provenance.json")
-        if metrics is None or provenance is None:
-            continue
+        origin = read.provenance(result)
         is_independent = result in ("prepare", "pretrain") or result.startswith("baseline/")
-        if not (is_independent or "pretrain" in experiment.provenance):
-            continue
-        origin = json.loads(provenance)
-        if "/" in result and "measurements" not in origin:
-            experiment.problems.append(f"{result} was made by version 0.2 or earlier; run it again")
+        if not origin or not (is_independent or "pretrain" in experiment.provenance):
             continue
         if changed := changed_params(origin, params):
             experiment.problems.append(f"{result} was made with a different {', '.join(changed[:3])}")
             continue
-        experiment.metrics.update(json.loads(metrics))
+        experiment.metrics.update(read.metrics(result))
         experiment.provenance[result] = origin
-        experiment.measurements.extend(Measurement(**each) for each in origin.get("measurements", []))
-        if result == "pretrain" and (log := outputs.read(f"{path}/epochs.csv")) is not None:
-            experiment.epochs.extend(csv.DictReader(io.StringIO(log.decode())))
+        experiment.measurements.extend(read.measurements(result))
+        if result == "pretrain":
+            experiment.epochs.extend(read.table(result, "epochs.csv"))
         if result.startswith("analyze/"):
-            experiment.charts[result.removeprefix("analyze/")] = _charts(path, outputs)
+            experiment.charts[result.removeprefix("analyze/")] = read.charts(result)
     _put_used_values(params, experiment.provenance)
     return experiment
 
@@ -178,11 +155,3 @@ def _put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any
         params["bn_group"] = pretraining["bn_group"]
     for name, entry in (params.get("evaluations") or {}).items():
         entry |= provenance.get(f"evaluate/{name}", {}).get("reduced", {})
-
-
-def _charts(folder: str, outputs: _Outputs) -> list[Chart]:
-    with tempfile.TemporaryDirectory() as copy:
-        for file in outputs.inside(folder):
-            if file.endswith((".chart.json", ".csv")) and (content := outputs.read(file)) is not None:
-                (Path(copy) / Path(file).name).write_bytes(content)
-        return [Chart.load(path) for path in sorted(Path(copy).glob("*.chart.json"))]

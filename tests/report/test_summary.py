@@ -8,7 +8,7 @@ from functools import cache
 from rich.console import Console
 
 from cl.report import summary
-from cl.report.comparisons import comparisons
+from cl.report.comparisons import comparisons, labels, measured_rows
 from cl.report.experiments import Experiment
 from cl.report.summary import table
 from pipeline.report import title
@@ -187,3 +187,12 @@ def test_only_losses_or_methods_are_compared_and_only_over_two_seeds() -> None:
     assert pairs(dcl, moco) == [{"simclr", "moco"}], "with the temperature that the method sets"
     assert pairs(dcl, byol) == [{"dcl, simclr", "cosine, byol"}], "with the loss that the method sets"
     assert len(pairs(dcl, infonce, moco, moco_infonce)) == 4, "no pair across the grid"
+
+
+def test_a_label_of_many_parameters_is_the_name_of_an_experiment() -> None:
+    found = [
+        experiment(f"{views}-{rate}", f"views={views}", [measured("knn", "top1", rate)], optim__base_lr=rate)
+        for views, rate in (("small", 1.0), ("small_multicrop", 2.0))
+    ]
+    lines = [measured_rows("knn_top1", [each]) for each in found]
+    assert labels(lines) == ["small-1.0", "small_multicrop-2.0"]
