@@ -110,7 +110,6 @@ class Config(BaseConfig):
 
     def solver(self, steps_per_epoch: int) -> optim.Config:
         """The schedule in epochs, as the training loop takes it."""
-        warmup_epochs = self.scaled(self.warmup) / steps_per_epoch if self.warmup else 0.0
         steps = self.scaled(self.iterations)
         return optim.Config(
             kind="adamw" if self.betas else "sgd",
@@ -123,8 +122,8 @@ class Config(BaseConfig):
             nesterov=False,
             betas=self.betas,
             weight_decay=self.weight_decay,
-            warmup_epochs=warmup_epochs,
-            warmup_start=self.warmup_start if self.warmup else 0.0,
+            warmup_epochs=self.scaled(self.warmup) / steps_per_epoch if self.warmup else 0.0,
+            warmup_start=self.warmup_start,
             schedule="steps" if self.milestones else "constant",
             milestones=[self.scaled(milestone) / steps for milestone in self.milestones],
             gamma=0.1,
@@ -138,8 +137,6 @@ class Config(BaseConfig):
                 f"milestones={self.milestones} must be ascending and between 0 and "
                 f"iterations={self.iterations}; change both together"
             )
-        if self.warmup > self.iterations:
-            raise ValueError(f"warmup={self.warmup} exceeds iterations={self.iterations}; lower it")
         if self.betas and self.momentum:
             raise ValueError(
                 f"momentum={self.momentum} is only for SGD, but betas={list(self.betas)} choose AdamW; "
@@ -160,8 +157,6 @@ class Config(BaseConfig):
                 "choose detector=faster_rcnn_c4"
             )
         fpn = self.detector == "faster_rcnn_fpn"
-        if not fpn and self.pooled % 2:
-            raise ValueError(f"pooled={self.pooled} must be even, since res5 halves it; the papers use 14")
         if fpn and (self.pooled != 7 or len(self.anchors) != 5):
             raise ValueError(
                 "detector=faster_rcnn_fpn requires pooled=7 and five anchors, one each for P2 to P6; "

@@ -1,6 +1,5 @@
 """Data in PASCAL VOC's layout: one XML file per image."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ CLASSES = [
     "chair", "cow", "diningtable", "dog", "horse", "motorbike", "person",
     "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 ]  # fmt: skip
-FLAG = re.compile(r"\s+(-1|0|1)$")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
     year, name = split.split("/")
     folder = root / f"VOC{year}"
     listed, images = folder / "ImageSets" / "Main" / f"{name}.txt", []
-    for image, times in Counter(_names(listed, folder / "Annotations")).items():
+    for image, times in Counter(filter(None, map(str.strip, read_text(listed).splitlines()))).items():
         file = folder / "Annotations" / f"{image}.xml"
         if times > 1:
             findings.errors.append(f"{listed}: names {image!r} {times} times, expected once")
@@ -76,18 +74,6 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
         except OSError as error:
             findings.errors.append(f"{file}: cannot be read ({error.strerror})")
     return images
-
-
-def _names(listed: Path, annotations: Path) -> list[str]:
-    """The names in a list, one a line, without the flags -1, 0 and 1 of the list of a class.
-
-    A list has no flags if any of its whole lines is a name.
-    """
-    lines = [line.strip() for line in read_text(listed).splitlines() if line.strip()]
-    present = {path.name for path in annotations.glob("*.xml")}
-    if any(f"{line}.xml" in present for line in lines):
-        return lines
-    return [FLAG.sub("", line) for line in lines]
 
 
 def _classes(images: Iterable[_Image], findings: Findings) -> list[str]:

@@ -70,15 +70,6 @@ class Config(EvaluationConfig):
         ):
             if values and usual not in values:
                 raise ValueError(f"{name}s={values} must include optim.{name}={usual}")
-        if self.weight_decays and self.optim.final_weight_decay is not None:
-            raise ValueError(
-                f"optim.final_weight_decay={self.optim.final_weight_decay} cannot be combined with "
-                f"weight_decays={self.weight_decays}; choose weight_decays=[] or final_weight_decay=null"
-            )
-        if self.optim.clip and len(self.grid) > 1:
-            raise ValueError(
-                f"optim.clip={self.optim.clip} would clip {len(self.grid)} classifiers together; choose null"
-            )
         return self
 
     def check_backbone(self, network: nn.Module) -> None:

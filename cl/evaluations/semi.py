@@ -56,8 +56,6 @@ class Config(EvaluationConfig):
     def _one_choice(self) -> Self:
         if (self.fraction is None) == (self.list is None):
             raise ValueError(f"fraction={self.fraction}, list={self.list}: set exactly one of them")
-        if (self.list is None) != (self.list_md5 is None):
-            raise ValueError(f"list={self.list}, list_md5={self.list_md5}: set both or neither")
         return self
 
     def check(self, train: Reader, val: Reader) -> None:

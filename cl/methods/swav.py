@@ -38,8 +38,7 @@ class Config(PrototypeConfig):
         return self
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """There must also be epochs that use the queue."""
-        super().check(batch_size, epochs)
+        """There must be epochs that use the queue."""
         if self.queue_epoch and self.queue_epoch >= epochs > 1:
             raise ValueError(
                 f"queue_epoch={self.queue_epoch} leaves none of the {epochs:g} epochs to the queue; choose "

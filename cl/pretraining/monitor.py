@@ -5,7 +5,7 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from cl.console.progress import Progress
@@ -31,17 +31,11 @@ class Config(BaseConfig):
     bank: int = Field(gt=0, description="training images")
     queries: int = Field(gt=1, description="validation images")
 
-    @model_validator(mode="after")
-    def _enough(self) -> "Config":
-        if self.k > self.bank:
-            raise ValueError(f"k={self.k} must be at most bank={self.bank}; lower k or raise bank")
-        return self
-
     def check(self, train: Reader, val: Reader) -> None:
         """Raises ValueError if the data has too few images, or labels for too few of them."""
         kind = ""
         if train.manifest.classes:
-            check_k(self.k, len(train.labelled))
+            check_k(self.k, len(train.labelled[: self.bank]))
             kind = "labelled "
         if (found := len(val.evaluated(2))) < 2:
             raise ValueError(
@@ -50,7 +44,7 @@ class Config(BaseConfig):
 
     def for_few_images(self, train: Reader) -> Self:
         """The same parameters, reduced to what few labelled images allow."""
-        labelled = len(train.labelled) or self.k
+        labelled = len(train.labelled[: self.bank]) or self.k
         return self.model_copy(update={"k": min(self.k, labelled)})
 
 

@@ -81,8 +81,6 @@ class Config(BaseConfig):
                 )
             if without == "null" and self.kind in kinds and not getattr(self, name):
                 raise ValueError(f"kind={self.kind} needs {name}, found {name}=null")
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov=true needs momentum above 0, found momentum=0")
         return self
 
     @model_validator(mode="after")
@@ -96,18 +94,6 @@ class Config(BaseConfig):
             raise ValueError(
                 "milestones must be given with schedule=steps, and only then; "
                 f"found schedule={self.schedule} with milestones={self.milestones}"
-            )
-        if isinstance(self.gamma, list) and len(self.gamma) != len(self.milestones):
-            raise ValueError(
-                f"gamma={self.gamma} must be one factor, or one for each of milestones={self.milestones}"
-            )
-        if self.final and not self.schedule.startswith("cosine"):
-            raise ValueError(
-                f"final={self.final} is only for cosine schedules, found schedule={self.schedule}; choose 0"
-            )
-        if self.warmup_start and not self.warmup_epochs:
-            raise ValueError(
-                f"warmup_start={self.warmup_start} has no effect without warm-up; set warmup_epochs"
             )
         return self
 

@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 from PIL import ImageOps
-from pycocotools import mask as rle
 
 from cl.detection.average_precision import Detections, encode_masks, evaluate, iou
-from cl.detection.coco import _runs
 from cl.detection.data import read
 from cl.images.decoding import ORIENTATION
 from tests.support.detection import edit_annotations
-
-FULL = rle.encode(np.ones((96, 96), np.uint8, order="F"))["counts"].decode()
 
 
 def voc(root: Path) -> Path:
@@ -63,14 +59,14 @@ def test_pictures_that_would_lose_bits_or_bands_are_refused(dtype, bands, reason
         read(voc_config, copied)
 
 
-def test_names_with_spaces_flags_and_marks_are_read(copied, voc_config) -> None:
+def test_names_with_spaces_and_marks_are_read(copied, voc_config) -> None:
     folder = voc(copied)
     before = read(voc_config, copied).train
     for part, suffix in (("JPEGImages", "jpg"), ("Annotations", "xml")):
         (folder / part / f"000002.{suffix}").rename(folder / part / f"photo 1 (copy) 1.{suffix}")
     xml = folder / "Annotations/photo 1 (copy) 1.xml"
     names = (folder / "ImageSets/Main/trainval.txt").read_text().split()
-    lines = [("photo 1 (copy) 1" if name == "000002" else name) + "  -1" for name in names]
+    lines = [("photo 1 (copy) 1" if name == "000002" else name) + "  " for name in names]
     (folder / "ImageSets/Main/trainval.txt").write_text("\ufeff" + "\r\n".join(lines) + "\r\n\r\n")
     after = read(voc_config, copied).train
     assert [r.boxes.tolist() for r in after] == [r.boxes.tolist() for r in before]
@@ -110,14 +106,11 @@ def test_sizes_written_as_floats_are_numbers(copied, coco_config) -> None:
         {"size": [96, 96], "counts": [5, 10]},
         {"size": [96, 96], "counts": [-5, 96 * 96 + 5]},
         {"size": [96, 96], "counts": [96 * 96, 1]},
-        {"size": [96, 96], "counts": "zzzzzz~~~"},
         {"size": [96, 96], "counts": ""},
         [[1, 1, 1e9, 1, 1e9, 1e9]],
         [[-1e7, 0, 5, 5, 5, 0]],
         [[1, 1, 10**400, 1, 9, 9]],
         [[100, 100, 120, 100, 120, 120]],
-        {"size": [96, 96], "counts": "".join(chr(ord(c) + 256) for c in FULL)},
-        {"size": [96, 96], "counts": "P" * 20 + "0" + FULL},
     ],
 )
 def test_masks_that_pycocotools_would_misread_are_not_used(mask, copied, coco_config) -> None:
@@ -129,15 +122,6 @@ def test_masks_that_pycocotools_would_misread_are_not_used(mask, copied, coco_co
     edit_annotations(copied, lambda content: content["annotations"][0].update(segmentation=mask), "val2017")
     with pytest.raises(ValueError, match=r"\(1\): the mask of a test object must be .* of 96x96 pixels"):
         read(coco_config, copied)
-
-
-def test_compressed_runs_are_decoded_as_pycocotools_does() -> None:
-    rng = np.random.default_rng(0)
-    for share in (0.01, 0.5, 0.99):
-        mask = np.asfortranarray(rng.random((30, 47)) < share, np.uint8)
-        flat, ends = mask.ravel(order="F"), np.flatnonzero(np.diff(mask.ravel(order="F"))) + 1
-        runs = np.diff([0, *ends, flat.size]).tolist()
-        assert _runs(rle.encode(mask)["counts"].decode()) == ([0] * bool(flat[0])) + runs
 
 
 def test_overlaps_are_as_exact_as_the_thresholds() -> None:
@@ -200,12 +184,4 @@ def test_names_listed_twice_and_files_that_cannot_be_opened_are_named(copied, vo
     xml.unlink()
     xml.mkdir()
     with pytest.raises(ValueError, match=f"names '{first}' 2 times, .*Is a directory.*aaa.xml: cannot be"):
-        read(voc_config, copied)
-
-
-def test_a_number_that_ends_a_name_is_no_flag(copied, voc_config) -> None:
-    """Or the annotations of 000002 would stand for those of another image, which are missing."""
-    listed = voc(copied) / "ImageSets/Main/trainval.txt"
-    listed.write_text(listed.read_text() + "000002 1\n")
-    with pytest.raises(ValueError, match="000002 1.xml: missing"):
         read(voc_config, copied)
