@@ -432,11 +432,7 @@ def _per_image(name: str, numbers: Tensor | None, view: Tensor) -> Tensor | None
 
 
 def _check_temperature(found: object) -> float | Tensor:
-    """The temperature, a tensor without dimensions.
-
-    Raises:
-        ValueError: it is not a number above 0.
-    """
+    """The temperature, as a tensor without dimensions or a number; ValueError unless it is above 0."""
     number = found.item() if isinstance(found, Tensor) and found.numel() == 1 else found
     if not isinstance(number, Real) or not 0 < float(number) < math.inf:
         raise ValueError(f"temperature={number!r}, expected a number above 0")

@@ -85,11 +85,7 @@ def on_all_ranks(weights: str, params: Params) -> tuple[Backbone, Params] | str:
 
 
 def load_published(name: str, params: Params) -> tuple[Backbone, Params]:
-    """The encoder with these weights, and the parameters with the normalisation that it records.
-
-    Raises:
-        ValueError: it cannot be had, or does not take images of `dataset.crop`.
-    """
+    """The encoder with these weights, and the parameters with the normalisation that it records."""
     file, prefix = (name, None) if published.is_name(name) else file_and_prefix(name)
     encoder, size = foreign.load(str(file), prefix), params.dataset.crop
     backbones.check_size(f"{name}, a {encoder.config.title},", encoder.network, size, "dataset.crop")

@@ -71,12 +71,7 @@ def load_foreign(
 ) -> tuple[EvaluatedEncoder, dict[str, Any]]:
     """A foreign backbone without heads, and its notes, which include the folder of its results.
 
-    Args:
-        crop: side of the evaluated images in pixels.
-        normalisation: their mean and standard deviation; a line is printed if the file records others.
-
-    Raises:
-        ValueError: `foreign.load` refuses the file, or the encoder does not take images of this size.
+    crop, normalisation: of the evaluated images; a line is printed if the file records another mean or std.
     """
     encoder = foreign.load(file, prefix)
     backbones.check_size(f"{file}, a {encoder.config.title},", encoder.network, crop, "dataset.crop")

@@ -61,12 +61,7 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
 
 
 def draw(found: Tensor, shown: Tensor, context: AnalysisContext) -> None:
-    """Write `pictures/`: in each row, a validation image and then its nearest training images.
-
-    Args:
-        found: (N, k), the nearest images' places among the evaluated training images.
-        shown: the rows of `found` to show.
-    """
+    """Write `pictures/`: the images of the rows `shown` of `found` (N, k), each with its k neighbours."""
     bank, queries = context.train.evaluated(int(found.max()) + 1), context.val.evaluated(len(found))
     rows = []
     for row in shown.tolist():

@@ -16,9 +16,6 @@ def for_few_images(params: Params, train: Reader, val: Reader) -> tuple[Params, 
 
     Published data sets have the size that their recipes expect; there, too few images are a mistake, which
     `rules.check_data` reports.
-
-    Raises:
-        ValueError: these images are too few for the method.
     """
     if not isinstance(params.dataset, OwnImages):
         return params, {}

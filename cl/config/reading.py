@@ -42,11 +42,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
 
 
 def load(path: Path) -> Params:
-    """The checked parameters of a file.
-
-    Raises:
-        ValueError: the file is missing or some values are wrong; the message names each, and the choices.
-    """
+    """The checked parameters of a file; ValueError names each wrong value, and the choices."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: run this from the top folder of the project")
     values = read(path)
@@ -79,11 +75,7 @@ def _merged(values: dict[str, Any], changes: Mapping[Any, Any]) -> dict[str, Any
 
 
 def validated(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """Validate a mapping as a model of this kind.
-
-    Raises:
-        ValueError: some values are wrong; the message names each, and the choices.
-    """
+    """A mapping as a model of this kind; ValueError names each wrong value, and the choices."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:

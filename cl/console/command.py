@@ -34,10 +34,7 @@ def entry_point(function: Callable[..., Any], less_memory: str = "") -> Callable
     """User errors and full disks exit 1 with one line; signals use their own exit code; bugs keep tracebacks.
 
     Once the file CL_STOP exists, the process gets SIGTERM (see docker/entrypoint.sh). Pillow's notes about
-    images are hidden, since commands count the images that cannot be read.
-
-    Args:
-        less_memory: what to do for the command to use less memory.
+    images are hidden, since commands count those that cannot be read. `less_memory`: how to use less memory.
     """
 
     @functools.wraps(function)

@@ -38,11 +38,7 @@ LOST_CONTACT = ("Connection closed", "onnection reset", "onnection refused", "NC
 def on_all_devices(
     function: Callable[..., Any], check: Callable[[], Any] = lambda: None
 ) -> Callable[..., Any]:
-    """Run the command in all its processes, by default one per GPU; each calls `function`.
-
-    Args:
-        check: called before the processes start, to report mistakes once.
-    """
+    """Run `function` in all processes, by default one per GPU, after `check`, which names mistakes once."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -152,11 +148,7 @@ def _run(words: list[str], variables: list[dict[str, str]]) -> int:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Join the process group that the environment describes, and watch one of its processes.
-
-    Raises:
-        ValueError: a process did not join, or contact with one was lost.
-    """
+    """Join the process group of the environment, and watch one process; ValueError if one is lost."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # undo what the launcher may have set
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(*_connect(), over), daemon=True)

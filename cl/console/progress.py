@@ -77,11 +77,7 @@ class Progress:
         first_epoch: int = 0,
         history: dict[str, Any] | None = None,
     ) -> Iterator["Meter"]:
-        """Show the progress of a training of `steps` steps that begins at step `start`.
-
-        Args:
-            history: what earlier sessions of the run have `used`, and their `rows`.
-        """
+        """Show a training from step `start` on; `history`: what earlier sessions `used`, and their `rows`."""
         if start:
             self.say(f"continuing after step {start} of {steps}")
         log = self.loggers.begin(self.title, self.say) if self.loggers else None  # may ask for a password
@@ -96,11 +92,7 @@ class Progress:
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
-        """Show the progress of `total` units; `unit` is a plural.
-
-        Yields:
-            `add(done, kept=False)`, which counts `done` more units; `kept=True` for work of an earlier run.
-        """
+        """Show the progress of `total` units; yields `add(done, kept=False)`, `kept` for earlier work."""
         if self.console.is_terminal:
             with _bar(self.console) as bar:
                 bar.add_task(f"{self.title} ({unit})", total=total, note="")

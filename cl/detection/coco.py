@@ -34,14 +34,11 @@ class _Image:
 
 
 def read(root: Path, split: str, findings: Findings, *, masks: bool = False, test: bool = False) -> CocoSplit:
-    """The images of `split` ("train2017") below `root`.
+    """The images of `split` ("train2017") below `root`; problems go to `findings`.
 
     Args:
         masks: drop objects without a mask.
         test: report them as errors instead, and objects without an id or area.
-
-    Raises:
-        ValueError: the annotation file is missing or malformed. All other problems go to `findings`.
     """
     path = root / "annotations" / f"instances_{split}.json"
     text = read_text(path)

@@ -39,13 +39,10 @@ class DataSet:
 
 
 def read(config: Config, root: Path) -> DataSet:
-    """The data of a transfer below `root`, which holds `VOCdevkit` or `coco`.
+    """The data of a transfer below `root`, which holds `VOCdevkit` or `coco`; ValueError names what is wrong.
 
     Training images without objects are dropped. All others are decoded once: a damaged one would stop the
     training when its turn comes.
-
-    Raises:
-        ValueError: files are missing or contradict each other; the message names them.
     """
     findings = Findings()
     if config.kind == "voc":

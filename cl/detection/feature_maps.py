@@ -61,11 +61,7 @@ def levels(network: Any) -> list[Level]:
 
 
 def check(network: nn.Module, side: int) -> None:
-    """Check that a detector's pyramid can be built on a network on the meta device, at a short side in px.
-
-    Raises:
-        ValueError: the network lacks the maps, or does not take the images; the message is the reason alone.
-    """
+    """Raises ValueError, its reason, if a network on the meta device lacks the maps at a short side in px."""
     height = math.ceil(side / STRIDES[-1]) * STRIDES[-1]
     size = height, height + STRIDES[-1]  # detection images are rarely square
     try:

@@ -107,11 +107,7 @@ class Findings:
 def image_size(
     image: Path, stated: Sequence[float | str] | None, annotations: Path, findings: Findings
 ) -> tuple[int, int]:
-    """Width and height of an upright image, or zeros if it cannot be read, which is an error in `findings`.
-
-    Args:
-        stated: width and height according to the file `annotations`; a different size is an error as well.
-    """
+    """Upright width and height, or zeros; a problem, or a size that is not `stated`, goes to `findings`."""
     try:
         with image.open("rb") as file, decoding.opened(file) as picture:
             (width, height), orientation = picture.size, decoding.exif_orientation(picture)

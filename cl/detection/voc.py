@@ -40,10 +40,7 @@ def read(
     """The classes, and the images of `train` and `test` ("2007/trainval") below `root`, the devkit.
 
     The classes are VOC's twenty or, if the annotations name any other class, all names that they contain,
-    sorted. Labels are positions in this list.
-
-    Raises:
-        ValueError: a list of images is missing. All other problems go to `findings`.
+    sorted. Labels are positions in this list. Problems go to `findings`.
     """
     parsed = {split: _parse(root, split, findings) for split in (*train, test)}
     classes = _classes(chain(*parsed.values()), findings)

@@ -156,11 +156,7 @@ def write_images(
 def _worst(
     predicted: Tensor, labels: Tensor, accuracy: Tensor, context: EvaluationContext
 ) -> Iterator[tuple[str, list[Captioned]]]:
-    """The first mistakes in each of the classes with the lowest accuracy, lowest first.
-
-    Args:
-        accuracy: (classes,); NaN for a class without images.
-    """
+    """The first mistakes in each of the classes with the lowest accuracy (classes,), lowest first."""
     val = context.val
     present = (~accuracy.isnan()).nonzero()[:, 0].tolist()
     for number in sorted(present, key=accuracy.tolist().__getitem__)[:WORST_CLASSES]:

@@ -84,13 +84,7 @@ class Config(EvaluationConfig):
 
 
 def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
-    """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained.
-
-    The encoder itself is not changed.
-
-    Raises:
-        ValueError: the list is missing, has a different md5, or names images missing from the training split.
-    """
+    """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained."""
     labelled = context.train.labelled
     if config.list:
         chosen = listed(config, context.train)

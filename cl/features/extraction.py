@@ -71,11 +71,7 @@ def extract_all(
     count: Count = silent,
     cache: Cache | None = None,
 ) -> list[Tensor]:
-    """As `extract`, for an encoder with several outputs, each stored as `dtype`.
-
-    Raises:
-        FloatingPointError: an output is infinite or NaN.
-    """
+    """As `extract`, for an encoder with several outputs, each stored as `dtype`; all must be finite."""
     per_rank = -(-len(data) // ranks())
     padded = np.pad(data.positions, (0, per_rank * ranks() - len(data)), mode="edge")
     local = EvalSet(data.reader, data.transform, padded[rank() * per_rank : (rank() + 1) * per_rank])

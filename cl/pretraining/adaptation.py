@@ -193,11 +193,7 @@ class Adaptation:
 def verdict(
     scores: dict[str, np.ndarray], classes: Sequence[str], together: np.ndarray, seed: int
 ) -> Outcome:
-    """What scores (M, 2) of held-out images by both encoders say, and which classes lost.
-
-    Args:
-        classes, together: the class and the group of each image.
-    """
+    """What scores (M, 2) of held-out images, of these classes and groups, say, and which classes lost."""
     comparison = judge(scores, together, seed=seed, tail=TAIL)
     if comparison.verdict != "better":
         return Outcome(comparison)
@@ -219,11 +215,7 @@ def smallest_seen(images: float) -> float:
 
 
 def check_start(backbone: nn.Module, train: Tensor) -> None:
-    """Check that a backbone can be the start of an adaptation.
-
-    Raises:
-        ValueError: it was never trained, or its features (N, D) of the training images are all the same.
-    """
+    """Raises ValueError if a backbone was never trained, or gives all training images the same features."""
     if is_untrained(backbone):
         raise ValueError(
             "init has untrained weights: every bias of its normalisation layers is 0; give a trained "

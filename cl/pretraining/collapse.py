@@ -47,11 +47,9 @@ def _uniformity(embeddings: Tensor) -> float:
 def alarm(
     measures: dict[str, float], width: int, images: float = math.inf, *, negatives: bool = False
 ) -> str | None:
-    """The sentence to show if embeddings with these measures have collapsed, otherwise None.
+    """The sentence to show if embeddings of this width have collapsed, otherwise None.
 
-    Args:
-        width: of the embeddings.
-        images: how many embeddings were measured; their effective rank is at most this number.
+    images: how many embeddings were measured; their effective rank is at most this number.
     """
     spread, rank = measures["embedding_std"], measures["effective_rank"]
     least = min(max(LINE, DIMENSIONS * width), OF_IMAGES * images)

@@ -183,11 +183,7 @@ class Chart:
 def histogram(
     name: str, title: str, x: str, values: dict[str, np.ndarray], span: tuple[float, float] | None = None
 ) -> Chart:
-    """Density histograms of each series over common bins.
-
-    Args:
-        span: range of the bins; default: from the smallest to the largest value of all series.
-    """
+    """Density histograms of each series over common bins in `span`, by default of all values."""
     chart = Chart(name, title, x, "density", "histogram")
     edges = np.histogram_bin_edges(np.concatenate(list(values.values())), HISTOGRAM_BINS, span)
     for label, numbers in values.items():

@@ -169,11 +169,7 @@ def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any
 
 
 def judged_together(own: dict[str, Any], experiments: Iterable[Experiment]) -> str:
-    """How many runs were judged on the same held-out images as one with this provenance; empty for only one.
-
-    Args:
-        own: of a pretraining that compared an adapted encoder with its start.
-    """
+    """How many runs were judged on the same held-out images as the pretraining `own`; empty for only one."""
 
     def judged_on(pretraining: dict[str, Any]) -> str | None:
         is_judged = pretraining.get("adaptation", {}).get("rows")
@@ -189,10 +185,7 @@ def judged_together(own: dict[str, Any], experiments: Iterable[Experiment]) -> s
 
 
 def is_same_measurement(measured: Measurement, expected: dict[str, Any], params: dict[str, Any]) -> bool:
-    """Whether `params` measure the same as the `expected` parameters.
-
-    Data set, encoder, objective, training, protocol and engine must be equal; seed and precision may differ.
-    """
+    """Whether both measure the same: all but seed and precision must be equal."""
     wanted = dependencies(measured, expected)
     return wanted is not None and wanted == dependencies(measured, params)
 

@@ -49,11 +49,7 @@ class BaseConfig(BaseModel):
 
 
 def suggestion(name: str, known: list[str], place: str = "") -> str:
-    """The end of a message about an unknown name: the closest known names, and all if they are few.
-
-    Args:
-        place: a folder that contains all of them.
-    """
+    """The end of a message on an unknown name: those that are close, and all, or `place`, which has all."""
     alike = near(name, known)
     guess = f"; did you mean {one_of(alike)}?" if alike else ""
     if len(known) > LISTED and place:

@@ -17,11 +17,7 @@ def share_of_cores() -> int:
 
 
 def workers(wanted: int) -> int:
-    """At least one and at most `wanted` processes beside this one, and at most CL_WORKERS.
-
-    Raises:
-        ValueError: CL_WORKERS is not a positive whole number.
-    """
+    """At least one and at most `wanted` processes beside this one, and at most CL_WORKERS."""
     asked = os.environ.get("CL_WORKERS")
     if asked and not (asked.isdecimal() and int(asked)):
         raise ValueError(f"CL_WORKERS={asked}: give a number of processes, such as 4")

@@ -118,16 +118,12 @@ def default_device() -> torch.device:
 def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool = True) -> Machine:
     """Set up this process's GPU or its share of the CPU; all cores but one get a data worker, up to 16.
 
-    CL_WORKERS lowers that number.
-
-    LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process from the others on the machine.
+    CL_WORKERS lowers that number. LOCAL_RANK and LOCAL_WORLD_SIZE, as set by `torchrun`, tell this process
+    from the others on the machine.
 
     Args:
         precision: auto is bf16 on a GPU that computes in it, and else fp32.
         fixed_shapes: images have few sizes, so it pays that cuDNN tries its algorithms on each.
-
-    Raises:
-        ValueError: the precision needs a GPU, there are fewer GPUs than processes, or see `gpus`.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -154,11 +150,7 @@ def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool 
 
 
 def fused_kernels() -> bool:
-    """Whether GPUs use the fused kernels: as CL_FUSED says, or else if Triton can compile them.
-
-    Raises:
-        ValueError: CL_FUSED is neither 0 nor 1.
-    """
+    """Whether GPUs use the fused kernels: as CL_FUSED says, or else if Triton can compile them."""
     if asked := os.environ.get("CL_FUSED"):
         if asked not in ("0", "1"):
             raise ValueError(f"CL_FUSED={asked}: choose 1 for fused kernels on a GPU, or 0")

@@ -67,12 +67,9 @@ class Measurement(NamedTuple):
 
 
 def measurements(stage: str, entry: str, runs: Runs, infos: Mapping[str, MetricInfo]) -> list[Measurement]:
-    """Means over runs with different seeds.
+    """Means over runs with different seeds; `infos` describes each metric.
 
     A setting, for which no direction is better, is not averaged: it is dropped if the runs differ in it.
-
-    Args:
-        infos: the description of each metric.
     """
     result = []
     for representation, metric in ((name, metric) for name, metrics in runs[0].items() for metric in metrics):

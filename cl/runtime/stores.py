@@ -1,4 +1,7 @@
-"""Files in an object store or on a web server (fsspec); operations are retried if the network fails."""
+"""Files in an object store or on a web server (fsspec).
+
+Operations are retried if the network fails, and raise ValueError if the store cannot be reached.
+"""
 
 import errno
 import shutil
@@ -38,12 +41,7 @@ def path_of(place: str) -> Path:
 
 
 def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
-    """The content of a file, or its bytes from `start` to `stop` - 1.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: the store cannot be reached.
-    """
+    """The content of a file, or its bytes from `start` to `stop` - 1; FileNotFoundError without the file."""
 
     def fetch() -> bytes | None:
         files, path = locate(url)
@@ -60,11 +58,7 @@ def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
 
 
 def files_below(url: str) -> Iterator[tuple[str, str]]:
-    """For each file below `url`, its relative path, and its size and version; lists one folder at a time.
-
-    Raises:
-        ValueError: the store cannot be reached.
-    """
+    """For each file below `url`, its relative path, and its size and version; lists one folder at a time."""
     files, root = persistently(url, lambda: locate(url), ())
     waiting = [root]
     while waiting:
@@ -93,9 +87,6 @@ def upload(file: Path, place: str) -> None:
     """Copy a file to a path or URL, where it appears once it is complete.
 
     At a URL, a file of equal size is not replaced, so names must change with the content.
-
-    Raises:
-        ValueError: writing to the store failed.
     """
     if not is_url(place):
         with finished(Path(place)) as partial:
@@ -111,11 +102,7 @@ def upload(file: Path, place: str) -> None:
 
 
 def sizes(place: str) -> dict[str, int] | None:
-    """The bytes of each file in a folder or directly below a URL, by name; None for web servers.
-
-    Raises:
-        ValueError: the store cannot be reached.
-    """
+    """The bytes of each file in a folder or directly below a URL, by name; None for web servers."""
     if place.startswith(("http://", "https://")):
         return None
 
@@ -129,14 +116,7 @@ def sizes(place: str) -> dict[str, int] | None:
 
 
 def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...], done: str = "read") -> T:
-    """The result of `action`, which is retried if the network fails.
-
-    Args:
-        done: the action as a participle, for the message: "read" or "written".
-
-    Raises:
-        ValueError: with the last error in one sentence.
-    """
+    """The result of `action`, retried if the network fails; else, ValueError says what cannot be `done`."""
     for wait in (*waits, None):
         try:
             return action()

@@ -91,11 +91,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def json_object(text: str, what: str) -> dict[str, Any]:
-    """The JSON object in an entry of a file's metadata; `what` names the entry in the error.
-
-    Raises:
-        DamagedError: it is something else.
-    """
+    """The JSON object in an entry of a file's metadata, which `what` names; DamagedError if it is none."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError):
@@ -114,11 +110,7 @@ def licence(metadata: dict[str, str]) -> str:
 
 
 def check_values(tensors: dict[str, Tensor], file: str | Path) -> None:
-    """Check that the tensors of an encoder can be weights and statistics.
-
-    Raises:
-        ValueError: one has NaN or infinity, or is a negative variance; the message names it.
-    """
+    """Raises ValueError if a tensor has NaN or infinity, or is a negative variance; the message names it."""
     for name, tensor in tensors.items():
         is_variance = name.endswith("running_var")
         wrong = ~tensor.isfinite() | (tensor < 0) if is_variance else ~tensor.isfinite()
@@ -136,11 +128,7 @@ def below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def load_state(module: nn.Module, tensors: dict[str, Tensor], path: Path, remedy: str) -> None:
-    """Load tensors that were read from `path` into a module.
-
-    Raises:
-        ValueError: their names or shapes are not the module's; the message ends with the remedy.
-    """
+    """Load tensors read from `path` into a module; ValueError, with the remedy, if they do not fit."""
     found, expected = (
         {name: x.shape for name, x in state.items()} for state in (tensors, module.state_dict())
     )

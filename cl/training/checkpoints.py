@@ -77,13 +77,7 @@ class Checkpoints:
     def restore(
         self, model: nn.Module, optimizer: Optimizer, say: Callable[[str], None] = lambda text: None
     ) -> tuple[int, dict[str, Any]]:
-        """Load the newest undamaged checkpoint; returns its step and history, or 0 and {}.
-
-        Damage is reported to `say`.
-
-        Raises:
-            ValueError: the checkpoint belongs to another model.
-        """
+        """Load the newest undamaged checkpoint; returns its step and history, or 0 and {}."""
         for partial in self.folder.glob(f"*{PARTIAL}"):
             shutil.rmtree(partial, ignore_errors=True)  # a process was killed while saving
         for path in reversed(self._files()):

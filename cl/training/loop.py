@@ -225,9 +225,7 @@ class MetricBuffer:
         """Read the recorded steps of all ranks: mean losses, largest norm and largest logit.
 
         Without `wait`, they are read by the next call, so that a GPU need not finish its work.
-
-        Raises:
-            FloatingPointError: a loss or a gradient is not finite; names the first such step.
+        FloatingPointError names the first step whose loss or gradient is not finite.
         """
         self._read()
         if self._unread:

@@ -52,11 +52,7 @@ class Start:
         return {"name": name} | entry if name else None
 
     def check(self, hashes: list[str], parameters: dict[str, Any], data: str) -> None:
-        """Check that these weights fit a run.
-
-        Raises:
-            ValueError: the hashes differ, or the continued run had other parameters or other data.
-        """
+        """Raises ValueError if these are other weights, or of a run with other parameters or data."""
         if self.origin.get("hashes", []) != hashes:
             raise ValueError(f"{FILE} does not contain the weights in params.yaml: run `dvc repro weights`")
         if "parameters" not in self.origin:

@@ -44,12 +44,9 @@ def write(file: str | Path, overrides: list[str]) -> None:
 
 
 def check_no_run(folder: Path) -> None:
-    """Check that no stage runs in the folder, before its `params.yaml` is written.
+    """Raises ValueError if a stage runs in the folder, before its `params.yaml` is written.
 
     DVC's file may name a process that was killed, or in a new container even this one or its parents.
-
-    Raises:
-        ValueError: a stage runs.
     """
     try:
         held = json.loads((folder / ".dvc/tmp/rwlock").read_text())
@@ -69,9 +66,6 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
 
     A recipe's settings for what is not chosen are dropped; for unlabelled data, so are entries that need
     labels. The hashes of the starting weights and the overrides themselves are added.
-
-    Raises:
-        ValueError: the overrides are wrong.
     """
     project = CONF.parents[1]
     if project in Path.cwd().parents:
@@ -169,11 +163,7 @@ def _plain(composed: DictConfig) -> Values:
 
 
 def _drop_what_is_not_chosen(composed: DictConfig, given: list[Override]) -> None:
-    """Drop a recipe's settings for evaluations, transfers, analyses and baselines that are not chosen.
-
-    Raises:
-        ValueError: an override, not a recipe, sets one of them.
-    """
+    """Drop a recipe's settings for entries that are not chosen; ValueError if an override sets one."""
     typed = {each.key_or_group for each in given}
     for group in ENTRIES:
         entries = composed[group]

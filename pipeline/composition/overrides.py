@@ -20,11 +20,7 @@ NAMES = (
 
 
 def parse(texts: Iterable[str]) -> list[Override]:
-    """The overrides; `input_line` of each is its text.
-
-    Raises:
-        ValueError: one cannot be read.
-    """
+    """The overrides; `input_line` of each is its text. ValueError if one cannot be read."""
     return [_parse(text) for text in texts]
 
 

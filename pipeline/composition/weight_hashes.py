@@ -28,9 +28,6 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
         name: torchvision's or timm's weights, a file, or an experiment; `<file>:<prefix>` chooses one of
             several encoders in a file.
         key: the parameter, `init` or `teacher`; the file of a teacher must determine its features.
-
-    Raises:
-        ValueError: nothing has this name, or `cl.encoders.foreign.load` refuses the file.
     """
     if name.startswith("torchvision:"):  # known without downloading it
         backbone = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
@@ -73,14 +70,7 @@ def file_and_prefix(name: str) -> tuple[Path, str | None]:
 
 
 def of_start_from(name: str, composed: Values) -> dict[str, str]:
-    """`start_from` with the hashes of the experiment's method and optimizer.
-
-    Args:
-        composed: the parameters of the run that continues the experiment.
-
-    Raises:
-        ValueError: no experiment has this name, it lacks these files, or it had other parameters.
-    """
+    """`start_from` with the hashes of the experiment; ValueError unless the run `composed` continues it."""
     outputs = _outputs(name, "start_from must be the name of an experiment, a branch or a commit")
     _check_parameters(name, composed)
     return {

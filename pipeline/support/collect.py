@@ -36,9 +36,6 @@ def collect(say: Callable[[str], None]) -> list[Experiment]:
 
     Results are read by their hashes in dvc.lock from DVC's cache. Stale workspace files do not count, nor do
     outputs of stages whose dependencies have changed since.
-
-    Raises:
-        ValueError: the current folder is not in a DVC repository.
     """
     try:
         opened = Repo()

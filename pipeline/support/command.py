@@ -174,11 +174,7 @@ def results(
     """Write `results/<stage>[/<name>].json`, its provenance and a folder of files; on failure, nothing.
 
     The JSON file contains the numbers by DVC's names, the provenance the measurements behind them.
-    Only the main process writes; results of other processes are dropped.
-
-    Args:
-        root: a folder to use instead of `results/<stage>`, which DVC does not track.
-        folder: whether the stage writes a folder of files.
+    Only the main process writes. `root` replaces `results/<stage>`; DVC does not track it.
     """
     baseline = name if stage == "baseline" else None
     if not is_main_process():
@@ -218,10 +214,7 @@ def results(
 
 
 def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: int, out: Path) -> list[T]:
-    """The results of `run(seed, folder)` for each seed, or for the default seed.
-
-    With several seeds, each gets its own folder in `out`.
-    """
+    """The results of `run(seed, folder)` for the default seed, or for each seed, with a folder each."""
     if seeds is None or len(seeds) == 1:
         return [run(seeds[0] if seeds else default, out)]
     results = []

@@ -78,14 +78,7 @@ def missing(transfers: dict[str, Transfer]) -> Iterator[str]:
 
 
 def data(params: Params, say: Callable[[str], None] | None = None) -> tuple[Params, Reader, Reader]:
-    """The parameters as they fit the images, and the images of both splits.
-
-    Args:
-        say: told what was changed for a few images of your own.
-
-    Raises:
-        ValueError: see `reader`; or the method cannot be trained on so few images.
-    """
+    """The parameters as they fit the images, which `say` is told, and the images of both splits."""
     train, val = (reader(split, params.dataset) for split in ("train", "val"))
     params, changes = for_few_images(params, train, val)
     if say and changes:
@@ -95,11 +88,7 @@ def data(params: Params, say: Callable[[str], None] | None = None) -> tuple[Para
 
 
 def reader(split: str, dataset: Source) -> Reader:
-    """The images of one split, from data/shards or from the store that `dataset.store` names.
-
-    Raises:
-        ValueError: the shards are missing, damaged or from other data, or the table of images has changed.
-    """
+    """The images of one split, from data/shards or `dataset.store`; ValueError if they are of other data."""
     images = Reader(SHARDS, split, dataset.store, _cache())
     _check_source(dataset, images.manifest.kind)
     known, now = images.manifest.table_sha256, table_sha256(dataset)
@@ -112,11 +101,7 @@ def reader(split: str, dataset: Source) -> Reader:
 
 
 def transform(dataset: Source, levels: Mapping[str, tuple[float, float]] = {}) -> Transform:
-    """How the images of a data set are normalised, and their evaluation view.
-
-    Args:
-        levels: the manifest's black and white levels of deep gray images, recorded with the weights.
-    """
+    """How images are normalised, and their evaluation view; `levels`: of deep gray ones, in the manifest."""
     shared = dataset.model_dump(include=set(Transform.model_fields))
     return Transform.model_validate({**shared, "levels": levels})
 

@@ -12,11 +12,7 @@ from pipeline.support import locations, provenance
 
 
 def require_inputs(stage: str, name: str | None = None, *, models: bool = True) -> None:
-    """Check that the outputs of other stages that a stage reads exist.
-
-    Args:
-        models: whether the stage reads the pretrained models.
-    """
+    """Check that the outputs that a stage reads exist; those of pretraining only with `models`."""
     unread = [] if models else [locations.BACKBONE, locations.METHOD]
     require(*(path for path in provenance.declared(stage, name)[0] if path not in unread))
 
@@ -37,11 +33,7 @@ def partial(path: Path) -> Path:
 
 @contextmanager
 def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
-    """A folder to write to, which is renamed to `path` on success.
-
-    Args:
-        resumable: whether the next run continues the work of an interrupted run.
-    """
+    """A folder to write to, renamed to `path` on success; if `resumable`, the next run continues in it."""
     unfinished, old = partial(path), path.with_name(f"{path.name}.old.partial")
     if not resumable:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -50,11 +50,7 @@ def warn(params: Params, progress: Progress) -> None:
 
 
 def decide_compile(params: Params, here: Machine, images: int) -> Params:
-    """The parameters with `optim.compile` decided, if it is auto: true where compiling saves time.
-
-    Args:
-        images: number of training images.
-    """
+    """The parameters with `optim.compile` decided, if it is auto: true where compiling saves time."""
     if params.optim.compile != "auto":
         return params
     large = max(view.size for view in params.views.values()) >= COMPILED_SIZE
@@ -65,12 +61,7 @@ def decide_compile(params: Params, here: Machine, images: int) -> Params:
 
 
 def load_start(params: Params) -> Start:
-    """The weights that `init` or `start_from` name.
-
-    Raises:
-        ValueError: models/start.safetensors is missing or contains other weights, or they do not fit the
-            parameters.
-    """
+    """The weights that `init` or `start_from` name; ValueError if they do not fit the parameters."""
     outputs.require(locations.START)
     weights = start.load(locations.START)
     weights.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
@@ -99,12 +90,7 @@ def prepare(
 def build(
     params: Params, here: Machine, images: int, start: Start | None = None, teacher: Teacher | None = None
 ) -> PretrainingTask:
-    """The method with its loss, initialised from the seed, on the device.
-
-    Args:
-        images: number of training images.
-        start: weights to start from; the backbone's are loaded here.
-    """
+    """The method with its loss on the device, from the seed, and with the backbone of `start`."""
     _check_microbatches(params)
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone)
@@ -153,11 +139,7 @@ def _compiler() -> str:
 
 
 def cropped(params: Params, data: TrainSet, here: Machine) -> TrainSet:
-    """The same batches, cropped where `optim.cropping` says.
-
-    Raises:
-        ValueError: the device is to crop, but the images do not fit on it or differ in size.
-    """
+    """The same batches, cropped where `optim.cropping` says."""
     if params.optim.cropping == "workers":
         return data
     images = resident(data.reader, here)

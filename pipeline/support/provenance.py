@@ -34,11 +34,7 @@ def params() -> dict[str, Any]:
 
 
 def check_unchanged(stage: str, name: str | None = None) -> None:
-    """Check that a stage has used the parameters that DVC will record: those in the file at the stage's end.
-
-    Raises:
-        ValueError: the file has changed.
-    """
+    """Raises ValueError if the file, which DVC records, no longer has the parameters that the stage used."""
     used, now = declared(stage, name)[1], declared(stage, name, read(PARAMS))[1]
     if changed := [key for key in used if used[key] != now[key]]:
         raise ValueError(
@@ -50,14 +46,7 @@ def check_unchanged(stage: str, name: str | None = None) -> None:
 def declared(
     stage: str, name: str | None = None, values: dict[str, Any] | None = None
 ) -> tuple[list[Path], dict[str, Any]]:
-    """The dependencies and parameters that `dvc.yaml` declares for a stage, filled in from `values`.
-
-    Args:
-        values: by default those of `params`.
-
-    Raises:
-        ValueError: they do not contain `name`.
-    """
+    """The dependencies and parameters that `dvc.yaml` declares for a stage, from `values` or `params`."""
     values = values or params()
     template = read(Path("dvc.yaml"))["stages"][stage]
     declaration = template.get("do", template)
@@ -87,11 +76,7 @@ def command(overrides: list[str], *options: str) -> str:
 
 
 def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, Any]:
-    """How a result was made: parameters, data, code, versions, hardware, time; null if unknown.
-
-    Args:
-        used: seconds and images of `cl.console.progress.Usage`, including earlier parts of a resumed run.
-    """
+    """How a result was made: parameters, data, code, hardware, and what was `used`; null if unknown."""
     files, values = declared(stage, name)
     everything, (commit, changed) = params(), code()
     return {

@@ -39,12 +39,8 @@ class Run:
 def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str = "") -> Iterator[Run]:
     """A new run of the stage, or an interrupted one; on success, its checkpoints are removed.
 
-    Args:
-        data: a hash of data outside the shards' manifest.
-        encoder: the hash of a foreign encoder used instead of the pretrained models.
-
-    Raises:
-        ValueError: another process continues this run, or its checkpoints were saved by other code.
+    ValueError if another process continues this run, or other code saved its checkpoints. `data`, `encoder`:
+    hashes of what it reads beside its inputs.
     """
     dependencies, parameters = provenance.declared(stage, name)
     inputs = [path for path in dependencies if not _is_code(path)]

@@ -50,11 +50,7 @@ class FrozenTeacher:
 
 
 def load(params: Params) -> FrozenTeacher | None:
-    """The teacher that `teacher` names, if any.
-
-    Raises:
-        ValueError: models/teacher.safetensors is missing or holds another one.
-    """
+    """The teacher that `teacher` names, if any; ValueError if the file holds another one."""
     if params.teacher is None:
         return None
     metadata = load_tensors(locations.TEACHER)[1]

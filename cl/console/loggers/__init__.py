@@ -69,9 +69,6 @@ class Loggers:
         """A function that logs the rows of a training; the first training begins the run.
 
         The second training with the same title, for example with another seed, is logged as `<title>-2`.
-
-        Raises:
-            ValueError: a logger cannot begin.
         """
         if not self._trainings:
             self._begin_run(title, say)

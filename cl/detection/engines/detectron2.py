@@ -107,11 +107,7 @@ class Detector(nn.Module):
 
 
 def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
-    """Copy the backbone's tensors into the detector; returns which tensors were copied and which are new.
-
-    Raises:
-        ValueError: a tensor of the backbone lacks a counterpart of its shape.
-    """
+    """Copy the backbone's tensors into the detector; returns which tensors were copied and which are new."""
     ours, copied = network.state_dict(), []
     for name, value in in_detectron2(backbone.state_dict()).items():
         candidates = [f"{prefix}{name}" for prefix in ("backbone.bottom_up.", "backbone.", "roi_heads.")]

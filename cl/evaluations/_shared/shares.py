@@ -28,11 +28,7 @@ def classify(head: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def share(correct: Tensor, reader: Reader, positions: np.ndarray) -> Share:
-    """The percentage of images (n,) bool that are correct.
-
-    Args:
-        positions: (n,), the images' positions in the index.
-    """
+    """The percentage of images (n,), at these positions of the index (n,), that are correct."""
     groups = None if reader.groups is None else reader.groups[positions]
     images = independent(correct.cpu().numpy().astype(float), groups)
     return Share(100 * float(correct.double().mean()), images)
