@@ -62,11 +62,46 @@ def lightly(
     data = data or partial(CIFAR10, os.fspath(locations.raw()))
     images = data(transform=MultiViewTransform([transform] * view.count))
     criterion = LOSSES[params.loss.kind](temperature=params.temperature)
-    chosen = list(pairs(view.count)) if view.count > 2 else [(0, 1)]
+    return Parts(loader(images, params, workers), lambda batch: batch[0], partial(mean_of_pairs, criterion))
+
+
+def mean_of_pairs(criterion: Callable[[Tensor, Tensor], Tensor], views: list[Tensor]) -> Tensor:
+    """A symmetric loss of two views: the mean over every view against the first two."""
+    chosen = pairs(len(views)) if len(views) > 2 else [(0, 1)]
+    return torch.stack([criterion(views[a], views[b]) for a, b in chosen]).mean()
+
+
+def stable_pretraining(params: Params, workers: int, source: Path | None) -> Parts:
+    """InfoNCE of lightly's pairs of views, whatever the recipe's loss: it has no DCL.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    try:
+        from stable_pretraining import data, losses
+    except ImportError:
+        raise ValueError(
+            "--by stable-pretraining needs its package: pip install stable-pretraining"
+        ) from None
+    view, made = params.views["random"], data.transforms
+    jitter = view.jitter
+    colours = {name: getattr(jitter, name) for name in ("brightness", "contrast", "saturation", "hue")}
+    transform = made.Compose(
+        made.RandomResizedCrop(view.size, scale=view.area),
+        made.ColorJitter(**colours, p=jitter.p),
+        made.RandomGrayscale(view.grayscale),
+        made.RandomHorizontalFlip(view.flip),
+        made.ToImage(mean=[*params.dataset.mean], std=[*params.dataset.std]),
+    )
+    images = data.FromTorchDataset(
+        CIFAR10(os.fspath(locations.raw())),
+        ["image", "label"],
+        made.MultiViewTransform([transform] * view.count),
+    )
     return Parts(
         loader(images, params, workers),
-        lambda batch: batch[0],
-        lambda each: torch.stack([criterion(each[a], each[b]) for a, b in chosen]).mean(),
+        lambda batch: [each["image"] for each in batch["views"]],
+        partial(mean_of_pairs, losses.NTXEntLoss(params.temperature)),
     )
 
 
@@ -130,4 +165,4 @@ def loader(images: Dataset, params: Params, workers: int) -> DataLoader:
     )
 
 
-PARTS = {"lightly": lightly, "solo-learn": solo_learn}
+PARTS = {"lightly": lightly, "solo-learn": solo_learn, "stable-pretraining": stable_pretraining}
