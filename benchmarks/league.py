@@ -5,7 +5,8 @@ trains with the recipe, prints the seconds of training, on the clock and of the 
 classifies all test images by their 200 nearest training images. The other sides have the recipe's network,
 projector, precision, optimizer and number of steps, and their library's transform, loader and loss with the
 recipe's settings. Equal steps are not equal accuracy: for the time to a common one, run each side with
-several `-S optim.epochs=`. `--by solo-learn` needs `--source`, a clone of its repository; `--by stable-pretraining` its package.
+several `-S optim.epochs=`. `--by solo-learn` needs `--source`, a clone of its repository;
+`--by stable-pretraining` needs its package.
 """
 
 import itertools
