@@ -37,6 +37,7 @@ class Bands(BaseConfig):
     deviation: tuple[PositiveFloat, ...] = Field(description="1 for a constant band")
     levels: tuple[tuple[float, float], ...] = Field(description="the 1st and 99th percentile, to show a band")
     missing: float | None = Field(default=None, description="the value of pixels without data")
+    channels: Channels = Field(default="all", description="the bands of a file, in this order")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> "Bands":
@@ -53,6 +54,30 @@ def read(content: bytes | memoryview, channels: Channels = "all") -> np.ndarray:
         Exception: of any type, if the file is damaged, too large, not an image or lacks a band.
     """
     return choose(load(content), channels).pixels
+
+
+def read_as(content: bytes | memoryview, bands: Bands) -> Pixels:
+    """Decode a file to the bands and the type of a data set, without loss.
+
+    Raises:
+        Exception: as `read`; or the file has other bands, deeper pixels, or another value without data.
+    """
+    image = choose(load(content), bands.channels)
+    found, dtype = image.pixels.shape[2], str(image.pixels.dtype)
+    if found != len(bands.names):
+        raise ValueError(f"{found} bands, expected {len(bands.names)} as in most training images")
+    if bands.channels == "all" and image.named and image.names != bands.names:
+        raise ValueError(
+            f"the bands {', '.join(image.names)}, expected {', '.join(bands.names)}; list them in "
+            "dataset.channels"
+        )
+    if DTYPES.index(dtype) > DTYPES.index(bands.dtype):
+        raise ValueError(f"pixels of {dtype}, expected {bands.dtype} at most; write all images as {dtype}")
+    if image.missing not in (None, bands.missing):
+        raise ValueError(
+            f"{image.missing} for pixels without data, expected {bands.missing}; write one value"
+        )
+    return image._replace(pixels=image.pixels.astype(bands.dtype, copy=False))
 
 
 def choose(image: Pixels, channels: Channels) -> Pixels:
@@ -84,8 +109,9 @@ def _number(channel: int | str, image: Pixels, count: int) -> int:
 def standardise(pixels: np.ndarray, bands: Bands) -> np.ndarray:
     """(H, W, C) of stored values to float32: (x - mean) / deviation of each band, and 0 without data."""
     mean, deviation = (np.asarray(each, np.float32) for each in (bands.mean, bands.deviation))
-    values = (pixels.astype(np.float32) - mean) / deviation
-    return np.where(has_data(pixels, bands.missing), values, np.float32(0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = (pixels.astype(np.float32) - mean) / deviation
+    return np.where(has_data(pixels, bands.missing) & np.isfinite(values), values, np.float32(0))
 
 
 def has_data(pixels: np.ndarray, missing: float | None) -> np.ndarray:

@@ -32,7 +32,9 @@ SYSTEM = {
 }
 
 
-def images_below(root: Path, folder: str, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+def images_below(
+    root: Path, folder: str, left_out: Counter[str], suffixes: set[str] = SUFFIXES
+) -> Iterator[tuple[str, str]]:
     """The images in a folder and its subfolders, sorted by path.
 
     Args:
@@ -47,16 +49,16 @@ def images_below(root: Path, folder: str, left_out: Counter[str]) -> Iterator[tu
     """
     prefix = f"{folder}/" if folder else ""
     list_files = _objects_below if is_url(root) else _files_below
-    lines = (f"{prefix}{name}\0{status}\n" for name, status in list_files(root / folder, left_out))
+    lines = (f"{prefix}{name}\0{status}\n" for name, status in list_files(root / folder, left_out, suffixes))
     for line in sorted_on_disk(lines, lambda line: line.partition("\0")[0].split("/")):  # folder by folder
         name, _, status = line[:-1].partition("\0")
         yield name, status
 
 
-def _files_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+def _files_below(root: Path, left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
     """The images in a local folder and its subfolders: paths relative to the folder, and `status_of` each."""
     for entry in _entries_below(root):
-        if reason := _why_left_out(entry):
+        if reason := _why_left_out(entry, suffixes):
             left_out[reason] += 1
             continue
         name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
@@ -86,10 +88,10 @@ def status_of(file: Path | os.DirEntry[str]) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def _objects_below(root: Path, left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+def _objects_below(root: Path, left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
     """As `_files_below`, for a URL; with the size and the store's version."""
     for name, status in files_below(str(root)):
-        reasons = [*map(why_hidden, name.split("/")), wrong_suffix(PurePosixPath(name))]
+        reasons = [*map(why_hidden, name.split("/")), wrong_suffix(PurePosixPath(name), suffixes)]
         if reason := next(filter(None, reasons), ""):
             left_out[reason] += 1
         else:
@@ -114,10 +116,10 @@ def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield entry
 
 
-def _why_left_out(entry: os.DirEntry[str]) -> str:
+def _why_left_out(entry: os.DirEntry[str], suffixes: set[str]) -> str:
     """The reason; empty for an image. A broken link counts as an image, which packing will report."""
     path = Path(entry.path)
-    if reason := why_hidden(path.name) or wrong_suffix(path):
+    if reason := why_hidden(path.name) or wrong_suffix(path, suffixes):
         return reason
     if not entry.is_symlink():
         return "" if entry.is_file() else "no regular files"
@@ -133,10 +135,10 @@ def why_hidden(name: str) -> str:
     return "of the system, such as @eaDir" if name.casefold() in SYSTEM else ""
 
 
-def wrong_suffix(path: PurePath) -> str:
+def wrong_suffix(path: PurePath, suffixes: set[str] = SUFFIXES) -> str:
     """Why the suffix of a file leaves it out; empty for an image suffix."""
     suffix = path.suffix.lower()
-    if suffix in SUFFIXES:
+    if suffix in suffixes:
         return ""
     if suffix[1:].isdecimal():  # DICOM files may end in a number
         return "with a number as suffix"

@@ -1,6 +1,7 @@
 """An image before it is packed: a file, an object of a store, or pixels; and the lists of both splits."""
 
 import io
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,21 @@ class StoredImage(Image):
         if size.isdecimal() and len(content) != int(size):
             raise ValueError(f"{self.url} changed after it was listed; run again")
         return content
+
+
+@dataclass(frozen=True)
+class BandFiles(Image):
+    """An image with one file per band; `path` is that of the first band."""
+
+    files: tuple[tuple[str, Path], ...]  # name and file of each band
+
+    def read(self) -> bytes:
+        """Return the files as a ZIP file, whose members have the bands' names."""
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            for name, path in self.files:
+                archive.writestr(zipfile.ZipInfo(name), path.read_bytes())
+        return content.getvalue()
 
 
 @dataclass(frozen=True, eq=False)

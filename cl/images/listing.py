@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cl.images.image import UNLABELLED, Image, StoredImage
+from cl.images.image import UNLABELLED, BandFiles, Image, StoredImage
 from cl.runtime.stores import is_url
 
 VALUES = "group", "positive", "within"  # fields of `Image` that name what an image belongs to
@@ -79,22 +79,34 @@ class Listing(Images):
     """Image files below a folder or URL, listed in a temporary file: each takes 8 bytes of memory.
 
     Add all of them before reading the first.
+
+    Args:
+        bands: the names of bands, each of which has a file of its own.
     """
 
-    def __init__(self, root: Path, keys: Keys) -> None:
-        self._root, self._keys = str(root).rstrip("/"), keys
+    def __init__(self, root: Path, keys: Keys, bands: Sequence[str] = ()) -> None:
+        self._root, self._keys, self._bands = str(root).rstrip("/"), keys, bands
         self._file, self._ends = tempfile.TemporaryFile(), array("Q", [0])  # noqa: SIM115, stays open
         self._rows: mmap.mmap | None = None
 
-    def add(self, name: str, status: str | None, label: int = UNLABELLED, **values: str) -> None:
+    def add(
+        self,
+        name: str,
+        status: str | None,
+        label: int = UNLABELLED,
+        files: Sequence[str] = (),
+        **values: str,
+    ) -> None:
         """Add a file by its path below the root, which must already be in the keys.
 
         Args:
             status: the file's size and version; None: look them up later.
+            files: of the bands, as `name`.
             values: fields of `Image`: group, positive, within.
         """
         assert self._rows is None
-        row = "\0".join((name, status or "", str(label), *(values.get(each, "") for each in VALUES))).encode()
+        cells = (values.get(each, "") for each in VALUES)
+        row = "\0".join((name, status or "", str(label), *cells, *files)).encode()
         self._file.write(row)
         self._ends.append(self._ends[-1] + len(row))
 
@@ -108,8 +120,12 @@ class Listing(Images):
             self._file.close()
         row = self._rows[self._ends[position] : self._ends[position + 1]]
         name, status, label, *cells = row.decode().split("\0")
-        values = dict(zip(VALUES, cells, strict=True))
+        values = dict(zip(VALUES, cells, strict=False))
         place, key = f"{self._root}/{name}", self._keys.of(name)
+        if self._bands:
+            paths = [Path(self._root, file) for file in cells[len(VALUES) :]]
+            files = tuple(zip(self._bands, paths, strict=True))
+            return BandFiles(key, Path(place), int(label), files, status=status, **values)
         if is_url(place):
             return StoredImage(key, Path(name), int(label), place, status=status, **values)
         return Image(key, Path(place), int(label), status=status or None, **values)

@@ -83,11 +83,16 @@ def load(picture: Picture.Image) -> np.ndarray | None:
         raise ValueError(f"gray values above {2**31 - 1}, which Pillow misreads; write floating point")
     if not deep:
         return None
+    return deep_colours(content, picture.size)
+
+
+def deep_colours(content: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, 3 or 4) uint16 of a file whose colours have 16 bits, and whose width and height are `size`."""
     import cv2  # late: it takes longer than the rest of this module
 
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # or it prints what it cannot read
     pixels = cv2.imdecode(content, cv2.IMREAD_UNCHANGED)
-    if pixels is None or pixels.dtype != np.uint16 or pixels.shape[:2] != (picture.height, picture.width):
+    if pixels is None or pixels.dtype != np.uint16 or pixels.shape[:2] != (size[1], size[0]):
         raise ValueError("it has 16 bits per colour in an unknown layout; convert it to 8 bits")
     return np.concatenate([pixels[..., 2::-1], pixels[..., 3:]], 2)
 

@@ -6,7 +6,7 @@ Spaces around a cell are ignored; a cell in MISSING counts as empty. Rows withou
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from os.path import isfile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -153,6 +153,11 @@ def read(
         _, label, group, split = cells[: len(COLUMNS)]
         rows.append(ImageRow(number, path, label, group, split, cells[len(COLUMNS) :]))
     return Table(rows, [*content], about)
+
+
+def has_columns(table: Path, names: Collection[str]) -> bool:
+    """Whether a table has all of these columns; raises as `read` if it is damaged."""
+    return {*names} <= {*_read_as_text(table, lambda name: True).column_names}
 
 
 def _columns(

@@ -81,7 +81,8 @@ def _refused(target: Path) -> Iterator[None]:
 
 def reason(error: BaseException) -> str:
     """Why a file cannot be used, without its path, so that results do not depend on where the file is."""
-    return f"{type(error).__name__}: {(isinstance(error, OSError) and error.strerror) or error}"
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    return f"{type(error).__name__}: {' '.join(text.split())}"
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from PIL import Image as Picture
 
+from cl.images.bands import Bands, read_as
 from cl.images.decoding import (
     EXTENSIONS,
     MAX_SIDE,
@@ -63,6 +64,18 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
     return encoded._replace(turned=orientation > 1, several_frames=several, flat=flat)
 
 
+def encode_bands(content: bytes, bands: Bands) -> Encoded:
+    """Check an image file; store the bands of a data set without loss.
+
+    Raises:
+        Exception: as `cl.images.bands.read_as`.
+    """
+    image = read_as(content, bands)
+    encoded = encode_pixels(image.pixels, "raw", quality=0)
+    pixel_bytes = image.pixels.itemsize * image.pixels.shape[2]
+    return encoded._replace(turned=image.turned, several_frames=image.several_frames, pixel_bytes=pixel_bytes)
+
+
 def is_flat(pixels: np.ndarray) -> bool:
     """Whether all pixels are equal."""
     return bool((pixels == pixels[:1, :1]).all())
@@ -74,7 +87,7 @@ def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:
 
 
 def encode_pixels(pixels: np.ndarray, kind: Literal["raw", "jpeg", "png"], quality: int) -> Encoded:
-    """Encode upright pixels: (H, W, 3), or (H, W) gray for JPEG and PNG. PNG and raw (.npy) are lossless."""
+    """Encode upright pixels: (H, W, 3), (H, W) gray for JPEG and PNG, any for raw (.npy). JPEG is lossy."""
     height, width = pixels.shape[:2]
     if max(height, width) > MAX_SIDE[kind]:
         raise ValueError(

@@ -35,10 +35,10 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
         return read_fact(image, partial(_pixels, key=image.key), np.empty(0), max_pixels)
 
     for mode, images in sorted(_by_mode(listed, max_pixels, team).items()):
-        chosen = heapq.nsmallest(IMAGES, images, key=lambda image: _hash(image.key))
+        chosen = heapq.nsmallest(IMAGES, images, key=lambda image: hash_of(image.key))
         pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
         if not mode.endswith(";16"):  # the extremes of 16 bits may be saturated pixels
-            pixels = _without_isolated(pixels)
+            pixels = pixels[~np.isin(pixels, isolated(pixels))]
         if len(pixels):
             black, white = np.percentile(pixels, storage.percentiles).tolist()
             levels[mode] = black, white
@@ -58,8 +58,14 @@ def _by_mode(listed: Sequence[Image], max_pixels: int, team: Team) -> dict[str, 
     return by_mode
 
 
-def _hash(key: str) -> bytes:
+def hash_of(key: str) -> bytes:
+    """The hash of an image's key that decides whether the image is sampled."""
     return hashlib.sha256(key.encode()).digest()
+
+
+def generator_of(key: str) -> np.random.Generator:
+    """Chooses pixels of an image by its key."""
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(hash_of(key)[:8])))
 
 
 def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
@@ -67,8 +73,7 @@ def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
     width, pixels = picture.width, picture.width * picture.height
     chosen = np.arange(pixels)
     if pixels > PIXELS:
-        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(_hash(key)[:8])))
-        chosen = generator.integers(0, pixels, PIXELS)
+        chosen = generator_of(key).integers(0, pixels, PIXELS)
     colour = load(picture)
     if colour is None:
         values = picture.load()  # np.asarray would copy all pixels
@@ -80,17 +85,20 @@ def _pixels(picture: Picture.Image, key: str) -> np.ndarray:
     return sampled[np.isfinite(sampled) & (sampled != no_data(picture))]
 
 
-def _without_isolated(pixels: np.ndarray) -> np.ndarray:
-    """Drop an extreme value of several pixels if its distance to the others exceeds their range.
+def isolated(pixels: np.ndarray) -> list[float]:
+    """An extreme value of several pixels if its distance to the others exceeds their range, at both ends.
 
-    Examples are -9999 and the largest float among reflectances. Masks, with few distinct values, keep all.
+    Examples are -9999 and the largest float among reflectances. Masks, with few distinct values, have none.
     """
+    values, counts = np.unique(pixels.astype(np.float64), return_counts=True)
+    found = []
     for _ in range(2):  # both ends
-        values, counts = np.unique(pixels, return_counts=True)
         if len(values) < VALUES:
-            return pixels
+            break
         if counts[0] > 1 and values[1] - values[0] > values[-1] - values[1]:
-            pixels = pixels[pixels > values[0]]
+            found.append(values[0])
+            values, counts = values[1:], counts[1:]
         elif counts[-1] > 1 and values[-1] - values[-2] > values[-2] - values[0]:
-            pixels = pixels[pixels < values[-1]]
-    return pixels
+            found.append(values[-1])
+            values, counts = values[:-1], counts[:-1]
+    return found

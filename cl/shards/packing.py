@@ -14,12 +14,13 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
+from cl.images.bands import Bands
 from cl.images.decoding import NO_LEVELS, Levels
 from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE, finished, reason
 from cl.runtime.stores import is_url
 from cl.shards import duplicates, tiles
-from cl.shards.encoding import Encoded, encode
+from cl.shards.encoding import Encoded, encode, encode_bands
 from cl.shards.manifest import INDEX, Shard
 from cl.sources import Storage
 
@@ -45,8 +46,17 @@ class Packed:
     skipped: dict[str, str]
 
 
-def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = NO_LEVELS) -> Packed:
+def pack(
+    listed: list[Image],
+    storage: Storage,
+    target: Path,
+    levels: Levels = NO_LEVELS,
+    bands: Bands | None = None,
+) -> Packed:
     """Write the readable images to `target`, which appears only when complete.
+
+    Args:
+        bands: of the data set, if it has others than RGB of 8 bits.
 
     Raises:
         OSError: for example, the disk is full; nothing is left behind.
@@ -54,7 +64,7 @@ def pack(listed: list[Image], storage: Storage, target: Path, levels: Levels = N
     skipped: dict[str, str] = {}
     digests: dict[str, bytes] = {}
     with finished(target) as partial:  # a process of an earlier run may still be writing the same shard
-        kept = _write_tar(partial, _readable(listed, storage, levels, skipped, digests))
+        kept = _write_tar(partial, _readable(listed, storage, levels, bands, skipped, digests))
         rows = _index(partial, kept)
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -96,7 +106,12 @@ class _Sink:
 
 
 def _readable(
-    listed: list[Image], storage: Storage, levels: Levels, skipped: dict[str, str], digests: dict[str, bytes]
+    listed: list[Image],
+    storage: Storage,
+    levels: Levels,
+    bands: Bands | None,
+    skipped: dict[str, str],
+    digests: dict[str, bytes],
 ) -> Iterator[tuple[Image, Encoded]]:
     """Yield the readable images or their tiles, and add to `digests`; add the others to `skipped`."""
     by_image = groupby(listed, key=lambda image: tiles.whole_of(image).key)
@@ -111,7 +126,9 @@ def _readable(
             continue
         digests[whole.key] = duplicates.digest(content)
         try:
-            if samples == [whole]:
+            if bands:
+                yield whole, encode_bands(content, bands)
+            elif samples == [whole]:
                 yield whole, encode(content, storage, levels)
             else:
                 yield from zip(samples, tiles.encode(content, samples, storage, levels), strict=True)

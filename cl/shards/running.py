@@ -66,5 +66,5 @@ def _write_in_worker(job: Job) -> None:
 
 def _write_shard(work: Work, job: Job) -> None:
     """Write a shard and its note."""
-    packed = pack(work.listed(job), work.storage, work.folder / f"{job.stem}.tar", work.levels)
+    packed = pack(work.listed(job), work.storage, work.folder / f"{job.stem}.tar", work.levels, work.bands)
     save_note(work.note(job), replace(packed, shard=work.deliver(packed.shard)))

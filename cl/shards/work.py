@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cl.images.bands import Bands
 from cl.images.decoding import Levels, reads_heic
 from cl.images.folders import status_of
 from cl.images.image import Image
@@ -43,6 +44,7 @@ class Work:
     storage: Storage
     levels: Levels
     folder: Path
+    bands: Bands | None = None
 
     @property
     def notes(self) -> Path:
@@ -97,7 +99,8 @@ class Work:
                 path.unlink()
 
     def _digest(self, kind: str) -> str:
-        sha = hashlib.sha256(f"{kind} {self.storage.model_dump_json()} {self.levels} {reads_heic()}".encode())
+        settings = self.storage.model_dump_json(), self.levels, self.bands, reads_heic()
+        sha = hashlib.sha256(f"{kind} {settings}".encode())
         for module in sorted(Path(__file__).parent.glob("*.py")):
             sha.update(module.read_bytes())
         look_up = functools.cache(status_of)

@@ -12,7 +12,7 @@ import numpy as np
 from cl.console.wording import counted
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.images.listing import Subset, hash_of, repeated
-from cl.shards import duplicates, tiles
+from cl.shards import band_statistics, duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split, sha256_of
 from cl.shards.packing import COUNTED, Packed
@@ -79,21 +79,23 @@ def _manifest(
         splits=written,
         table_sha256=table_sha256,
         levels=work.levels,
+        bands=work.bands,
         drawn=work.storage.drawn,
         duplicates=counts,
     )
 
 
 def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:
-    """Assign images and tiles to shards, and measure the levels of deep images."""
+    """Assign images and tiles to shards, and measure the levels of deep images, or the bands."""
     listed: dict[str, Sequence[Image]] = {"train": splits.train, "val": splits.val}
-    levels = measure(splits.train, storage, team)
+    levels = {} if storage.channels else measure(splits.train, storage, team)
+    bands = band_statistics.measure(splits.train, storage.channels, team) if storage.channels else None
     if storage.tile:
         listed = {split: tiles.cut(images, storage.tile, team) for split, images in listed.items()}
     for images in listed.values():
         _check_keys(images)
     orders = {split: _shuffled(images, storage.tile is not None) for split, images in listed.items()}
-    return Work(orders, storage, levels, folder)
+    return Work(orders, storage, levels, folder, bands)
 
 
 def _shuffled(listed: Sequence[Image], tiled: bool) -> Sequence[Image]:
@@ -217,9 +219,11 @@ def _settings(work: Work) -> dict[str, Any]:
         "percentiles": bool(work.levels),
         "tile": work.storage.tile is not None,
         "deduplicate": work.storage.deduplicate,
+        "channels": work.bands is not None,
     }
     without_effect = {name for name in has_effect if not has_effect[name]} | {"store"}
-    return work.storage.model_dump(include=set(Storage.model_fields) - without_effect)
+    settings = work.storage.model_dump(include=set(Storage.model_fields) - without_effect)
+    return settings | {"encode": "raw"} if work.bands else settings
 
 
 def _save(path: Path, array: np.ndarray) -> None:

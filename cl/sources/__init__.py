@@ -1,11 +1,15 @@
 """Data sources, one file each: a pydantic `Config`, and `splits(config, raw)` to list each split's images."""
 
+import json
 import re
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
+from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
+from cl.images.bands import Channels
+from cl.images.folders import SUFFIXES
 from cl.images.image import UNLABELLED, Splits
 from cl.runtime import stores
 from cl.runtime.base_config import BaseConfig, Range, Sizes, check_crop
@@ -83,6 +87,11 @@ class Storage(BaseConfig):
         gt=0, description="side in pixels of the tiles that larger images are cut into; null: keep them whole"
     )
     deduplicate: bool = Field(description="keep one of the images with equal bytes")
+    channels: Channels | None = Field(
+        default=None,
+        description="all, or a list of bands by number (from 1) or name, which shards keep in the files' "
+        "depth; null: RGB of 8 bits",
+    )
     store: str | None = Field(
         description="absolute folder or URL for the shards, such as s3://bucket/shards; null: data/shards"
     )
@@ -107,6 +116,18 @@ class Storage(BaseConfig):
             raise ValueError(
                 f"tile={self.tile} cuts images that shrink={self.shrink} would make smaller; set one to null"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_bands(self) -> "Storage":
+        allowed = {"encode": ("raw", "copy"), "shrink": (None,), "tile": (None,), "upright": (True,)}
+        for name, values in allowed.items():
+            if self.channels and (value := getattr(self, name)) not in values:
+                shown = json.dumps(values[0]).strip('"')
+                raise ValueError(
+                    f"{name}={value} does not work with channels, whose images are stored whole "
+                    f"and upright; choose {name}={shown}, or channels=null"
+                )
         return self
 
 
@@ -157,6 +178,11 @@ class OwnImages(Source):
     """Your own data set; `name` is its folder: any path, or relative to CL_RAW."""
 
     name: str
+
+    @property
+    def suffixes(self) -> set[str]:
+        """Of the files that count as images."""
+        return SUFFIXES | BAND_SUFFIXES if self.channels else SUFFIXES
 
     def folder(self, raw: Path) -> Path:
         """The folder, which may not exist."""

@@ -28,4 +28,4 @@ def splits(config: Config, raw: Path) -> Splits:
         ValueError: a folder is missing, a class has no images, the classes differ between splits, a name
             is not valid UTF-8, or a folder below a class folder is a link.
     """
-    return class_folders(config.folder(raw))
+    return class_folders(config.folder(raw), suffixes=config.suffixes)

@@ -15,11 +15,11 @@ from unicodedata import normalize
 from pydantic import Field
 
 from cl.console.wording import counted
-from cl.images.folders import images_below, wrong_suffix
+from cl.images.folders import images_below, status_of, wrong_suffix
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.image import UNLABELLED, Splits
 from cl.images.listing import Keys, Listing
-from cl.images.table import ImageRow, Table, on_disk, read, similar
+from cl.images.table import ImageRow, Table, has_columns, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
 from cl.sources import OwnImages, place
 from cl.sources._shared.values import check_connected, check_values
@@ -75,6 +75,18 @@ class Config(OwnImages):
         settings = {"positive": "per_value", "within": "within_values"}
         return {settings[role]: getattr(self, settings[role]) for role in self.value_columns}
 
+    def band_columns(self, raw: Path) -> list[str]:
+        """The columns with the paths of one file per band; empty if a file has all bands."""
+        names = [name for name in self.channels or () if isinstance(name, str)]
+        if self.channels == "all" or not names or not has_columns(self.table_path(raw), names):
+            return []
+        if self.unlisted == "unlabelled":
+            raise ValueError(
+                "dataset.unlisted=unlabelled finds no images of one file per band; list all images in the "
+                "table, and choose dataset.unlisted=left_out"
+            )
+        return names
+
     def check_present(self, raw: Path) -> None:
         self.content(raw)
 
@@ -94,7 +106,11 @@ class Config(OwnImages):
                 f"no table {table}; a relative dataset.table starts in the folder of images: {remedy}"
             )
         others = {f"dataset.{role}": name for role, name in self.value_columns.items()}
-        content = read(table, self.columns.model_dump(), "-S dataset.columns.{}", others)
+        columns = self.columns.model_dump()
+        if bands := self.band_columns(raw):
+            columns["path"] = bands[0]
+            others |= {f"dataset.channels={name}": name for name in bands}
+        content = read(table, columns, "-S dataset.columns.{}", others)
         if "group" not in content.columns and self.positive not in (None, "label", self.columns.label):
             content = content._replace(rows=[row._replace(group=row.others[0]) for row in content.rows])
         if self.labels != "none" and "label" not in content.columns:
@@ -120,9 +136,9 @@ def splits(config: Config, raw: Path) -> Splits:
     root = config.folder(raw) if everything else table.parent
     content = config.content(raw)
     remarks = [content.about]
-    rows, left_out = _rows(content.rows, table)
+    rows, left_out = _rows(content.rows, table, config.suffixes)
     if everything:
-        rows, left_out = _with_unlisted(rows, left_out, root, table)
+        rows, left_out = _with_unlisted(rows, left_out, root, table, config.suffixes)
     remarks += check_values(config.value_columns, [row.others for row in rows])
     if config.positive:
         values = [next(iter(row.others), None) for row in rows]
@@ -132,7 +148,8 @@ def splits(config: Config, raw: Path) -> Splits:
     remarks += similar(classes)
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
-    listed = {"train": Listing(root, keys), "val": Listing(root, keys)}
+    bands = config.band_columns(raw)
+    listed = {"train": Listing(root, keys, bands), "val": Listing(root, keys, bands)}
     labelled = [row.unit for row in rows if row.label is not None]
     few, share = set(labelled) or {row.unit for row in rows}, config.holdout
     if not any(row.split for row in rows):
@@ -145,7 +162,9 @@ def splits(config: Config, raw: Path) -> Splits:
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
         split = row.split or group_splits.get(group) or ("val" if is_val else "train")
         values = {role: cell or "" for role, cell in zip(config.value_columns, row.others, strict=False)}
-        listed[split].add(row.path, None, labels.get(row.label, UNLABELLED), group=group, **values)
+        files = _band_files(row, bands, table)
+        status = " ".join(status_of(root / file) for file in files) or None
+        listed[split].add(row.path, status, labels.get(row.label, UNLABELLED), files, group=group, **values)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(
@@ -156,21 +175,37 @@ def splits(config: Config, raw: Path) -> Splits:
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 
 
-def _rows(listed: list[ImageRow], table: Path) -> tuple[list[ImageRow], Counter[str]]:
+def _band_files(row: ImageRow, bands: list[str], table: Path) -> list[str]:
+    """The paths of the bands' files, which are the last of the other columns."""
+    files = []
+    for name, file in zip(bands, row.others[len(row.others) - len(bands) :], strict=True):
+        if not file:
+            raise ValueError(f"{table}, row {row.number}: {name} is empty; give the file of the band")
+        files.append(_below(file, table, row.number))
+    return files
+
+
+def _below(path: str, table: Path, number: int) -> str:
+    """The path of a file below the table's folder, as on disk."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError(
+            f"{table}, row {number}: {path} leads out of the table's folder; give a path below it"
+        )
+    return str(PurePosixPath(on_disk(table.parent, path)))
+
+
+def _rows(listed: list[ImageRow], table: Path, suffixes: set[str]) -> tuple[list[ImageRow], Counter[str]]:
     """The rows of images, and the counts of other rows by reason."""
     rows, left_out, seen = [], Counter[str](), dict[str, int]()
     for given in listed:
         place = f"{table}, row {given.number}"
-        path = PurePosixPath(given.path)
-        if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"{place}: {path} leads out of the table's folder; give a path below it")
-        row = given._replace(path=str(PurePosixPath(on_disk(table.parent, given.path))))
+        row = given._replace(path=_below(given.path, table, given.number))
         if row.path in seen:
             raise ValueError(f"{place}: {row.path} is already in row {seen[row.path]}; remove one")
         seen[row.path] = row.number
         if row.split not in (None, "train", "val"):
             raise ValueError(f"{place}: split={row.split} should be train, val or empty")
-        if reason := wrong_suffix(PurePosixPath(row.path)):
+        if reason := wrong_suffix(PurePosixPath(row.path), suffixes):
             left_out[reason] += 1
         else:
             rows.append(row)
@@ -178,7 +213,7 @@ def _rows(listed: list[ImageRow], table: Path) -> tuple[list[ImageRow], Counter[
 
 
 def _with_unlisted(
-    rows: list[ImageRow], left_out: Counter[str], root: Path, table: Path
+    rows: list[ImageRow], left_out: Counter[str], root: Path, table: Path, suffixes: set[str]
 ) -> tuple[list[ImageRow], Counter[str]]:
     """A row for every image in the folder, and the counts of other files than the table by reason.
 
@@ -193,7 +228,7 @@ def _with_unlisted(
     listed = {normalize("NFC", row.path): row for row in rows}
     others = Counter[str]()
     every = []
-    for path, _ in images_below(root, "", others):
+    for path, _ in images_below(root, "", others, suffixes):
         row = listed.pop(normalize("NFC", path), ImageRow(0, path))
         every.append(row._replace(path=path))
     if listed:
@@ -202,7 +237,7 @@ def _with_unlisted(
             f"{table}, row {row.number}: no image {row.path} in {root}; correct the path, or remove the row"
         )
     if root.resolve() in table.resolve().parents:
-        others[wrong_suffix(table)] -= 1
+        others[wrong_suffix(table, suffixes)] -= 1
     return every, +others
 
 

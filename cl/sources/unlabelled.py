@@ -44,7 +44,7 @@ def splits(config: Config, raw: Path) -> Splits:
     root = config.folder(raw)
     keys, left_out = Keys(), Counter[str]()
     train, val = Listing(root, keys), Listing(root, keys)
-    images = images_below(root, "", left_out)
+    images = images_below(root, "", left_out, config.suffixes)
     first = list(islice(images, FEW))
     holdout = share_of_few([name for name, _ in first], config.holdout)
     for name, status in chain(first, images):

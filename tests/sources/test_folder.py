@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cl.images.folders import summary
+from cl.images.folders import SUFFIXES, summary
 from cl.images.image import Splits
 from cl.sources import folder
 from tests.support.pictures import picture_file, tree
@@ -21,7 +21,7 @@ def root(tmp_path) -> Path:
 
 
 def listed(root: Path) -> Splits:
-    return folder.splits(SimpleNamespace(folder=lambda raw: root), root.parent)
+    return folder.splits(SimpleNamespace(folder=lambda raw: root, suffixes=SUFFIXES), root.parent)
 
 
 def keys(found: Splits) -> list[str]:

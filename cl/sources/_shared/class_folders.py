@@ -12,7 +12,7 @@ from cl.images.listing import Keys, Listing
 KAGGLE = "LOC_val_solution.csv"
 
 
-def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
+def class_folders(root: Path, classes: list[str] | None = None, suffixes: set[str] = SUFFIXES) -> Splits:
     """List the images of `root/train` and `root/val`, sorted by name.
 
     Args:
@@ -38,8 +38,8 @@ def class_folders(root: Path, classes: list[str] | None = None) -> Splits:
             "add it there, or remove it here"
         )
     left_out = Counter[str]()
-    train = _images(root / "train", [train_classes[name] for name in classes], left_out)
-    val = _images(root / "val", [val_classes[name] for name in classes], left_out)
+    train = _images(root / "train", [train_classes[name] for name in classes], left_out, suffixes)
+    val = _images(root / "val", [val_classes[name] for name in classes], left_out, suffixes)
     return Splits(classes, train, val, +left_out)
 
 
@@ -77,19 +77,19 @@ def check_layout(root: Path) -> None:
             )
 
 
-def _images(root: Path, folders: list[str], left_out: Counter[str]) -> Listing:
+def _images(root: Path, folders: list[str], left_out: Counter[str], suffixes: set[str]) -> Listing:
     """List the images of all class folders, sorted by name; `left_out` counts other entries by reason."""
     left_out["next to the class folders"] += sum(not is_class(path) for path in root.iterdir())
     keys = Keys()
     listed = Listing(root, keys)
     for label, name in enumerate(folders):
         before = len(listed)
-        for path, status in images_below(root, name, left_out):
+        for path, status in images_below(root, name, left_out, suffixes):
             keys.add(path)
             listed.add(path, status, label)
         if len(listed) == before:
             raise ValueError(
-                f"the class folder {root / name} contains no images ({', '.join(sorted(SUFFIXES))}); "
+                f"the class folder {root / name} contains no images ({', '.join(sorted(suffixes))}); "
                 "add some, or remove the folder"
             )
     return listed
