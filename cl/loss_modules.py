@@ -133,9 +133,7 @@ class _Contrastive(_Loss):
             if self.memory_bank is not None:
                 return self._loss(self._against_bank(rows, groups, temperature))
             if images * ranks() == 1:
-                raise ValueError(
-                    "found a batch of 1 image, which has no negatives; give the data loader drop_last=True"
-                )
+                raise ValueError("found 1 image, which has no negatives; give the data loader drop_last=True")
             batch = _batch(views[0], labels if groups is None else groups)
             contrast = Contrast(*all_against_all(rows, batch), temperature)
             return self._loss(contrast) if labels is None else self._supervised(contrast, batch)
@@ -333,9 +331,7 @@ class _OfTwoViews(_Loss):
         _check_views((z0, z1))
         with single_process(not self.gather_distributed), _without_autocast(z0):
             if len(z0) * ranks() == 1:
-                raise ValueError(
-                    "found a batch of 1 image, which has no variance; give the data loader drop_last=True"
-                )
+                raise ValueError("found 1 image, which has no variance; give the data loader drop_last=True")
             return self._loss(TwoViews(full_precision(z0), full_precision(z1)))
 
 
@@ -395,9 +391,7 @@ def _memory_bank(size: Size) -> Queue | None:
     if size == 0:
         return None
     if isinstance(size, int) or len(size) != 2 or min(size) < 1:
-        raise ValueError(
-            f"memory_bank_size={size}, expected (rows, width), such as (4096, 128), or 0 for no memory bank"
-        )
+        raise ValueError(f"memory_bank_size={size}, expected (rows, width), such as (4096, 128), or 0")
     return Queue(*size)
 
 

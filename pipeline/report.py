@@ -84,10 +84,7 @@ def _fetch(params: dict[str, Any]) -> None:
         return
     pulled = subprocess.run(["dvc", "pull", *missing], capture_output=True, text=True)
     if pulled.returncode:
-        raise ValueError(
-            f"{missing[0]} is in dvc.lock, but neither in the workspace nor in DVC's cache or remote: "
-            f"{pulled.stderr.strip()}"
-        )
+        raise ValueError(f"{missing[0]} is in dvc.lock, but cannot be pulled: {pulled.stderr.strip()}")
 
 
 def _check(params: dict[str, Any]) -> None:
@@ -96,8 +93,7 @@ def _check(params: dict[str, Any]) -> None:
     for name in result_names(params):
         if changed := changed_params(read.provenance(name), params):
             raise ValueError(
-                f"{command.RESULTS}/{name} was made with another {changed[0]} than that of params.yaml: "
-                "run `dvc repro`, which makes the results of params.yaml"
+                f"{command.RESULTS}/{name} has another {changed[0]} than params.yaml: run `dvc repro`"
             )
 
 

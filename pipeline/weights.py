@@ -55,8 +55,7 @@ def _teacher(teacher: Init) -> tuple[dict[str, Tensor], dict[str, str]]:
     encoder = foreign.load(file, prefix, name=teacher.name)
     if encoder.deviation:
         raise ValueError(
-            f"teacher={teacher.name} was trained {encoder.deviation}, which a student cannot be compared "
-            "with; choose another teacher"
+            f"teacher={teacher.name} was trained {encoder.deviation}, unlike a student; choose another"
         )
     origin = {"name": teacher.name, "hash": teacher.hash, "licence": licence(encoder.metadata)}
     command.progress("weights").say(f"teacher {teacher.name} (licence: {origin['licence']})")
@@ -76,9 +75,7 @@ def _checked_file(init: Init, key: str = "init") -> tuple[str, str | None]:
     is_name = published.is_name(init.name)
     file, prefix = (published.fetch(init.name)[0], None) if is_name else file_and_prefix(init.name)
     if not file.is_file():
-        raise ValueError(
-            f"{key}={file} does not exist; a run in a temporary copy of the project needs an absolute path"
-        )
+        raise ValueError(f"{key}={file} does not exist; a temporary copy of the project needs a full path")
     if sha256(file) != init.hash:
         raise ValueError(f"{key}={file} has changed since params.yaml was composed: compose it again")
     return init.name if is_name else str(file), prefix

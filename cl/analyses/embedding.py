@@ -23,9 +23,7 @@ class Config(AnalysisConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         if len(val) < 3:
-            raise ValueError(
-                f"a map needs 3 validation images, found {len(val)}; leave it out of analysis=[...]"
-            )
+            raise ValueError(f"a map needs 3 validation images, found {len(val)}; leave out this analysis")
 
     def for_few_images(self, train: Reader, val: Reader) -> Self:
         most = (min(self.images, len(val)) - 1) / 3

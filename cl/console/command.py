@@ -57,9 +57,7 @@ def _check_environment() -> None:
     except FileNotFoundError as error:
         raise ValueError("the current folder was deleted; change to another one") from error
     if (encoding := sys.getfilesystemencoding()) != "utf-8":
-        raise ValueError(
-            f"names of files are read as {encoding} here, not as UTF-8; put PYTHONUTF8=1 before the command"
-        )
+        raise ValueError(f"file names are read as {encoding}, not UTF-8; put PYTHONUTF8=1 before the command")
 
 
 def echo(text: str, *, err: bool = False) -> None:

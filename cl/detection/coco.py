@@ -47,9 +47,7 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False, tes
         categories = sorted(names)
         sorted(images, key=lambda image: image.image_id)  # the evaluators sort them after training
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} is not a COCO instances file ({type(error).__name__}: {error}): replace it"
-        ) from error
+        raise ValueError(f"{path} is not a COCO instances file ({type(error).__name__}: {error})") from error
     used = []
     for image in images:
         image = replace(image, size=image_size(image.path, image.size, path, findings))
@@ -73,9 +71,7 @@ def _parse(
     content = json.loads(text)
     images = {image["id"]: image for image in content["images"]}
     if len(images) < len(content["images"]):
-        findings.errors.append(
-            f"{path}: {len(content['images'])} images have only {counted(len(images), 'distinct ids')}"
-        )
+        findings.errors.append(f"{path}: {len(content['images'])} images have {counted(len(images), 'ids')}")
     for name, times in Counter(image["file_name"] for image in content["images"]).items():
         if times > 1:
             findings.errors.append(f"{path}: lists {name!r} {times} times, expected once")

@@ -134,13 +134,11 @@ class Config(BaseConfig):
         inside = all(0 < milestone < self.iterations for milestone in self.milestones)
         if self.milestones != sorted(self.milestones) or not inside:
             raise ValueError(
-                f"milestones={self.milestones} must be ascending and between 0 and "
-                f"iterations={self.iterations}; change both together"
+                f"milestones={self.milestones} must be ascending and below iterations={self.iterations}"
             )
         if self.betas and self.momentum:
             raise ValueError(
-                f"momentum={self.momentum} is only for SGD, but betas={list(self.betas)} choose AdamW; "
-                "choose momentum=0 or betas=null"
+                f"momentum={self.momentum} is for SGD, betas={list(self.betas)} for AdamW; choose momentum=0"
             )
         return self
 
@@ -148,14 +146,9 @@ class Config(BaseConfig):
     def _data_and_detector_fit(self) -> "Config":
         for split in (*self.train, self.test):
             if self.kind == "voc" and not re.fullmatch(r"\d+/\w+", split):
-                raise ValueError(
-                    f"{split!r} is not a VOC split: expected <year>/<list>, such as 2007/trainval"
-                )
+                raise ValueError(f"{split!r} is not VOC's: expected <year>/<list>, such as 2007/trainval")
         if self.masks and self.kind == "voc":
-            raise ValueError(
-                "detector=mask_rcnn_c4 needs masks, which kind=voc does not have; "
-                "choose detector=faster_rcnn_c4"
-            )
+            raise ValueError("detector=mask_rcnn_c4 needs masks, not kind=voc; choose faster_rcnn_c4")
         fpn = self.detector == "faster_rcnn_fpn"
         if fpn and (self.pooled != 7 or len(self.anchors) != 5):
             raise ValueError(

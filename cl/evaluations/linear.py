@@ -10,7 +10,6 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.console.wording import counted
 from cl.data.order import Plan, plan_of, reduced
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
@@ -61,8 +60,7 @@ class Config(EvaluationConfig):
     def _fit_together(self) -> Self:
         if bool(self.views) != (self.features == "augmented"):
             raise ValueError(
-                f"features={self.features} with {counted(len(self.views), 'views')}: "
-                "augmented requires one, cached none"
+                f"features={self.features} with {len(self.views)} views: augmented takes 1, cached 0"
             )
         for name, values, usual in (
             ("base_lr", self.base_lrs, self.optim.base_lr),

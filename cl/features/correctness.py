@@ -65,9 +65,7 @@ def correctness(
 def check_different(features: Tensor, name: str) -> None:
     """Raises ValueError if the features (N, D) of all images are the same up to rounding."""
     if all_same(features):
-        raise ValueError(
-            f"{name} gives all images the same features; choose an earlier checkpoint, or other images"
-        )
+        raise ValueError(f"{name} gives all images the same features; choose an earlier checkpoint")
 
 
 def all_same(rows: Tensor) -> bool:

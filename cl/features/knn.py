@@ -18,9 +18,7 @@ BUCKET = 8  # columns; the selection first compares the largest element of each 
 def check_k(k: int, usable: int) -> None:
     """Raises ValueError if a bank has fewer than k usable rows."""
     if k > usable:
-        raise ValueError(
-            f"kNN with k={k} needs at least {k} labelled training images, found {usable}; choose a smaller k"
-        )
+        raise ValueError(f"k={k} needs at least {k} labelled training images, found {usable}; lower k")
 
 
 def nearest(queries: Tensor, bank: Tensor, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:

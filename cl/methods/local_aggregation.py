@@ -45,8 +45,7 @@ class Config(BankConfig):
         """There must be epochs after the warm-up."""
         if self.warmup_epochs >= epochs:
             raise ValueError(
-                f"warmup_epochs={self.warmup_epochs} leaves none of the {epochs:g} epochs for local "
-                "aggregation; choose fewer, or method=npid"
+                f"warmup_epochs={self.warmup_epochs} leaves none of the {epochs:g} epochs; choose fewer"
             )
 
 

@@ -30,10 +30,7 @@ class Config(TargetQueueConfig):
     @model_validator(mode="after")
     def _one_key_each_way(self) -> "Config":
         if self.symmetric and self.keys == "rest":
-            raise ValueError(
-                "symmetric=true swaps a query and its key, but keys=rest gives several keys; "
-                "choose keys=second or symmetric=false"
-            )
+            raise ValueError("symmetric=true swaps query and key, but keys=rest gives several; choose second")
         return self
 
     def large_views(self, views: int) -> int:

@@ -34,10 +34,7 @@ class Config(MethodConfig):
     @model_validator(mode="after")
     def _sampling_with_negatives(self) -> "Config":
         if (self.negatives is None) != (self.sampling is None):
-            raise ValueError(
-                f"negatives={self.negatives} with sampling={self.sampling}: "
-                "choose sampling=shared or per_query with a number of negatives, null without"
-            )
+            raise ValueError(f"negatives={self.negatives} with sampling={self.sampling}: give both, or null")
         return self
 
     def check(self, batch_size: int, epochs: float) -> None:

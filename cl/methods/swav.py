@@ -32,9 +32,7 @@ class Config(PrototypeConfig):
     @model_validator(mode="after")
     def _epoch_with_queue(self) -> "Config":
         if (self.queue is None) != (self.queue_epoch is None):
-            raise ValueError(
-                f"queue={self.queue} with queue_epoch={self.queue_epoch}: give both, or null for both"
-            )
+            raise ValueError(f"queue={self.queue} with queue_epoch={self.queue_epoch}: give both, or null")
         return self
 
     def check(self, batch_size: int, epochs: float) -> None:

@@ -217,8 +217,5 @@ def smallest_seen(images: float) -> float:
 def check_start(backbone: nn.Module, train: Tensor) -> None:
     """Raises ValueError if a backbone was never trained, or gives all training images the same features."""
     if is_untrained(backbone):
-        raise ValueError(
-            "init has untrained weights: every bias of its normalisation layers is 0; give a trained "
-            "encoder, or train one from scratch with recipe=own/small"
-        )
+        raise ValueError("init has untrained weights: all biases of its norms are 0; give a trained encoder")
     check_different(train, "init")

@@ -71,9 +71,7 @@ def _refused(target: Path) -> Iterator[None]:
     try:
         yield
     except (Timeout, FileNotFoundError, FileExistsError) as error:  # it may just be removing the folder
-        raise ValueError(
-            f"another process is writing into {target}; wait until it has finished, or stop it"
-        ) from error
+        raise ValueError(f"another process is writing into {target}; wait for it, or stop it") from error
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise

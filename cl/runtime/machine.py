@@ -133,9 +133,7 @@ def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool 
     if precision == "tf32" and not found:
         raise ValueError("precision=tf32 needs an NVIDIA GPU, and none is available; choose fp32")
     if found and processes > found:
-        raise ValueError(
-            f"{processes} processes need as many GPUs, found {found}; start at most one process per GPU"
-        )
+        raise ValueError(f"{processes} processes need as many GPUs, found {found}; start at most one per GPU")
     share = share_of_cores()
     if found:
         device, read_every, threads = torch.device("cuda", local_rank), 20, BESIDE_GPU

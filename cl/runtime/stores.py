@@ -123,9 +123,7 @@ def persistently(url: str, action: Callable[[], T], waits: tuple[float, ...], do
         except ValueError:
             raise
         except ImportError as error:
-            raise ValueError(
-                f"{url} needs a package that is not installed: {error} (pip install s3fs or gcsfs)"
-            ) from error
+            raise ValueError(f"{url} needs a missing package: {error} (pip install s3fs or gcsfs)") from error
         except Exception as error:  # the libraries behind fsspec raise errors of any type
             if wait is None or _hopeless(error):
                 cause = error.__cause__ or error

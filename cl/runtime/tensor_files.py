@@ -97,9 +97,7 @@ def json_object(text: str, what: str) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise DamagedError(
-            f"{what}={str(text)[:40]!r}, expected a JSON object: another program wrote it, or it is damaged"
-        )
+        raise DamagedError(f"{what}={str(text)[:40]!r}, expected a JSON object: another program's or damaged")
     return value
 
 
@@ -134,8 +132,7 @@ def load_state(module: nn.Module, tensors: dict[str, Tensor], path: Path, remedy
     )
     if differing := [name for name in sorted(found | expected) if found.get(name) != expected.get(name)]:
         raise ValueError(
-            f"{path} does not match the model in {differing[0]}: it was written by another version of cl "
-            f"or for other parameters; {remedy}"
+            f"{path} does not match the model in {differing[0]}: other code or parameters wrote it; {remedy}"
         )
     module.load_state_dict(tensors)
 

@@ -87,13 +87,11 @@ class Config(BaseConfig):
     def _schedule_takes_its_options(self) -> "Config":
         if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
             raise ValueError(
-                f"milestones={self.milestones} must be ascending fractions of the run, "
-                "such as 0.6 for 120 of 200 epochs"
+                f"milestones={self.milestones} must be ascending fractions, such as 0.6 of the run"
             )
         if bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError(
-                "milestones must be given with schedule=steps, and only then; "
-                f"found schedule={self.schedule} with milestones={self.milestones}"
+                f"schedule={self.schedule} with milestones={self.milestones}: only steps has them"
             )
         return self
 

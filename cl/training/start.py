@@ -61,8 +61,7 @@ class Start:
             raise ValueError(f"start_from continues an experiment with {difference}")
         if self.origin["data"] != data:
             raise ValueError(
-                "start_from requires the images the experiment was trained on, but this data set differs; "
-                "init=<experiment> takes its backbone alone"
+                "start_from requires the same images; init=<experiment> takes the backbone alone to others"
             )
 
     def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:

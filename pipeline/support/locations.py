@@ -93,10 +93,7 @@ def reader(split: str, dataset: Source) -> Reader:
     _check_source(dataset, images.manifest.kind)
     known, now = images.manifest.table_sha256, table_sha256(dataset)
     if known and now and known != now:
-        raise ValueError(
-            f"{dataset.table_path(raw())} has changed since the images were prepared: run "
-            "`dvc repro -f prepare`"
-        )
+        raise ValueError(f"{dataset.table_path(raw())} has changed: run `dvc repro -f prepare`")
     return images
 
 

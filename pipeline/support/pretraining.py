@@ -122,9 +122,7 @@ def _check_microbatches(params: Params) -> None:
 def compile_encoders(method: BaseMethod, *, graphs: bool = False) -> None:
     """Run each backbone through torch.compile, as a whole; see `compile_forward`."""
     if graphs and ranks() > 1:
-        raise ValueError(
-            f"optim.compile=graphs is for one process, found {ranks()}; choose optim.compile=true"
-        )
+        raise ValueError(f"optim.compile=graphs is for one process, found {ranks()}; choose compile=true")
     if not shutil.which(_compiler()):
         raise ValueError(
             f"compiling needs a C++ compiler, and {_compiler()} was not found; install one "

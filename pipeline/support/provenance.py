@@ -52,9 +52,7 @@ def declared(
     declaration = template.get("do", template)
     group = values[template["foreach"][2:-1]] if name else {}
     if name and name not in group:
-        raise ValueError(
-            f"params.yaml has no {stage} {name!r} any more: another run has written it; start this one again"
-        )
+        raise ValueError(f"params.yaml has no {stage} {name!r} any more: another run wrote it; start again")
     extra = {"key": name, "item": group[name]} if name else {}
 
     def fill(text: str) -> str:

@@ -56,10 +56,7 @@ def load(params: Params) -> FrozenTeacher | None:
     metadata = load_tensors(locations.TEACHER)[1]
     origin = json.loads(metadata.get("origin", "{}"))
     if origin.get("hash") != params.teacher.hash:
-        raise ValueError(
-            f"{locations.TEACHER} is not the teacher in params.yaml, {params.teacher.name}: run "
-            "`dvc repro weights`"
-        )
+        raise ValueError(f"{locations.TEACHER} is not {params.teacher.name}: run `dvc repro weights`")
     values = json.loads(metadata["network"])
     config = module_of("networks.backbones", values["kind"]).Config.model_validate(values)
     network = backbones.load(config, locations.TEACHER)

@@ -38,7 +38,7 @@ def test_unusable_annotations_are_named_with_their_ids(copied, coco_config) -> N
     ("change", "message"),
     [
         (lambda content: content.pop("images"), "train2017.json is not a COCO instances file .*images"),
-        (lambda content: content["images"].append(content["images"][0]), "11 images have only 10 distinct"),
+        (lambda content: content["images"].append(content["images"][0]), "11 images have 10 ids"),
         (
             lambda content: content["images"].append(content["images"][0] | {"id": 999}),
             "train2017.json: lists '000001.jpg' 2 times, expected once",

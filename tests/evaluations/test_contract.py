@@ -49,7 +49,7 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
     ("settings", "message"),
     [
         ("knn grid_k=[0]", r"grid_k.0=0: .*greater than 0"),
-        ("linear features=cached", "features=cached with 1 view: augmented requires one, cached none"),
+        ("linear features=cached", "features=cached with 1 views: augmented takes 1, cached 0"),
         ("linear base_lrs=[0.1]", r"base_lrs=\[0.1\] must include optim.base_lr=1.0"),
         ("linear weight_decays=[0.1]", r"weight_decays=\[0.1\] must include optim.weight_decay=0.0"),
         ("linear base_lrs=[1.0,0.0]", "base_lrs"),

@@ -64,7 +64,7 @@ def test_per_query_samples_are_distinct_and_of_other_images(kind, settings) -> N
 @pytest.mark.parametrize(("pool", "most"), [("both_views", 10), ("other_view", 5)])
 def test_a_query_samples_at_most_its_whole_pool(pool, most) -> None:
     config_of("simclr", pool=pool, negatives=most).check(6, 1.0)
-    with pytest.raises(ValueError, match=f"negatives={most + 1} exceeds the {most} negatives"):
+    with pytest.raises(ValueError, match=f"negatives={most + 1} exceeds the {most} of a batch"):
         config_of("simclr", pool=pool, negatives=most + 1).check(6, 1.0)
 
 

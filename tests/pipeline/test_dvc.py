@@ -114,7 +114,7 @@ def test_a_fresh_clone_fetches_only_what_its_report_needs(clone, tmp_path) -> No
     shutil.rmtree(tmp_path / "store")
     page.write_text(page.read_text() + "The very end.\n")
     told = fresh.dvc("repro", "--allow-missing", code=255)
-    assert "evaluate/knn is in dvc.lock, but neither in the workspace nor in DVC's cache or remote" in told
+    assert "evaluate/knn is in dvc.lock, but cannot be pulled" in told
 
 
 def test_exports_reproduce_the_stored_score(clone, here, tmp_path) -> None:

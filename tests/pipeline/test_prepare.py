@@ -222,7 +222,7 @@ def test_a_concurrent_run_is_refused_and_harmless(stage, undisturbed) -> None:
     first = stage.start()
     stage.until(1, first)
     os.killpg(first.pid, signal.SIGSTOP)
-    message = "Error: another process is writing into data; wait until it has finished, or stop it\n"
+    message = "Error: another process is writing into data; wait for it, or stop it\n"
     assert stage.run(code=1, log="second") == message
     os.killpg(first.pid, signal.SIGCONT)
     first.join(120)

@@ -157,7 +157,7 @@ def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, 
         "CL_PROCESSES=2 with CL_LAUNCH=torchrun: choose one": Stage(
             ("pretrain",), {"CL_PROCESSES": "2", "CL_LAUNCH": "torchrun"}
         ),
-        "CL_LAUNCH=srun python started this process without RANK and WORLD_SIZE": Stage(
+        "CL_LAUNCH=srun python sets no RANK and WORLD_SIZE": Stage(
             ("pretrain",), {"CL_PROCESSES": "", "CL_LAUNCH": "srun python", "CL_LAUNCHED": "1"}
         ),
     }

@@ -95,7 +95,7 @@ def test_a_stage_whose_parameters_were_changed_meanwhile_publishes_nothing(works
 
 
 def test_parameters_that_another_run_has_written_are_named(workspace) -> None:
-    with pytest.raises(ValueError, match=r"no evaluate 'linear' any more.* start this one again"):
+    with pytest.raises(ValueError, match=r"no evaluate 'linear' any more.* start again"):
         provenance.declared("evaluate", "linear")
 
 

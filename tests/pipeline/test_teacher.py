@@ -117,7 +117,7 @@ def test_the_teacher_is_used_in_its_own_size_as_a_baseline_and_in_steps(
     ("overrides", "expected"),
     [
         (["method=distill", "teacher=null"], "method.kind=distill needs a teacher"),
-        (["teacher=torchvision:resnet18"], "no effect with method.kind=simclr; choose method=distill"),
+        (["teacher=torchvision:resnet18"], "needs method=distill, found simclr"),
         (["baseline=[teacher]"], "baseline=teacher needs method=distill"),
         (["method=distill", "teacher={good}", "init={good}"], "are the same weights"),
         (["method=distill", "teacher={nan}"], "nan.safetensors has nan in"),

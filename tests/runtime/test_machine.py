@@ -100,9 +100,9 @@ def test_gpus_are_counted_as_cuda_counts_them(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
     assert launch.processes() == 1
-    monkeypatch.setenv("CL_PROCESSES", "2")
-    with pytest.raises(ValueError, match="only 1 GPU visible"):
-        launch.processes()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes need as many GPUs, found 1"):
+        machine.find("fp32", deterministic=False)
 
 
 def test_everything_asks_the_machine_for_gpus() -> None:

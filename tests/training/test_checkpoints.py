@@ -80,9 +80,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path, other) -
         store.restore(other, torch.optim.SGD(other.parameters(), 0.1))
     message = str(error.value)
     assert message.startswith(f"{tmp_path / 'step-000000001.safetensors'} does not match the model in ")
-    assert message.endswith(
-        f": it was written by another version of cl or for other parameters; remove {tmp_path} to start again"
-    )
+    assert message.endswith(f": other code or parameters wrote it; remove {tmp_path} to start again")
     assert list(tmp_path.iterdir()), "it is the user who removes it"
 
 

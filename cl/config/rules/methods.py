@@ -69,13 +69,9 @@ def _columns_fit_method_and_loss(params: Params) -> None:
 def _temperature_fits_method(params: Params) -> None:
     method, temperature = params.method, params.temperature
     if "contrasts" in method.gives and temperature is None:
-        raise ValueError(
-            f"method.kind={method.kind} needs a temperature, found temperature=null; 0.1 is common"
-        )
+        raise ValueError(f"method.kind={method.kind} needs a temperature, found null; 0.1 is common")
     if "contrasts" not in method.gives and temperature is not None:
-        raise ValueError(
-            f"temperature={temperature} has no effect with method.kind={method.kind}; choose temperature=null"
-        )
+        raise ValueError(f"temperature={temperature} has no effect with method.kind={method.kind}; set null")
 
 
 def _views_fit_method(params: Params) -> None:
@@ -96,9 +92,7 @@ def _views_fit_method(params: Params) -> None:
             f"{found}; choose views.{name}.count={view.count + lacking}"
         )
     if len(set(sizes[:large])) > 1:
-        raise ValueError(
-            f"the first {large} views of method.kind={method.kind} must have the same size, found {found}"
-        )
+        raise ValueError(f"the first {large} views of method.kind={method.kind} need one size, found {found}")
 
 
 def _patches_fit_method_and_views(params: Params) -> None:
@@ -113,8 +107,7 @@ def _patches_fit_method_and_views(params: Params) -> None:
         )
     if uneven := [size for size in params.view_sizes if size % cut.grid]:
         raise ValueError(
-            f"views of {uneven[0]} px cannot be cut into a grid of {cut.grid} x {cut.grid} patches; "
-            f"choose a size that is a multiple of {cut.grid}"
+            f"views of {uneven[0]} px do not divide into {cut.grid} x {cut.grid} patches; choose a multiple"
         )
 
 
@@ -122,10 +115,7 @@ def _method_fits_training(params: Params) -> None:
     method, optim = params.method, params.optim
     epochs = math.inf if params.start_from else optim.epochs  # methods count the parent's epochs too
     if optim.predictor_lr == "fixed" and "predictor" not in method.gives:
-        raise ValueError(
-            f"optim.predictor_lr=fixed needs a predictor, which method.kind={method.kind} lacks; "
-            "choose scheduled"
-        )
+        raise ValueError(f"optim.predictor_lr=fixed needs a predictor, not {method.kind}; choose scheduled")
     if getattr(method, "shuffle", False) and params.bn_groups == 1:
         raise ValueError(
             f"method.shuffle=true shuffles between batch-norm groups, but bn_group={params.bn_group} makes "
@@ -143,22 +133,16 @@ def _teacher_fits_method(params: Params) -> None:
     method, teacher, init = params.method, params.teacher, params.init
     if teacher is None:
         if method.kind == "distill":
-            raise ValueError(
-                "method.kind=distill needs a teacher: set teacher, for example to torchvision:resnet50"
-            )
+            raise ValueError("method.kind=distill needs a teacher: set teacher, such as torchvision:resnet50")
         if "teacher" in [baseline.training for baseline in params.baselines.values()]:
             raise ValueError("baseline=teacher needs method=distill, which has one; leave out the baseline")
         return
     if method.kind != "distill":
         raise ValueError(
-            f"teacher={teacher.name} has no effect with method.kind={method.kind}; choose method=distill or "
-            "teacher=null"
+            f"teacher={teacher.name} needs method=distill, found {method.kind}; or set teacher=null"
         )
     if init and init.hash == teacher.hash:
-        raise ValueError(
-            f"init={init.name} and teacher={teacher.name} are the same weights, so there is nothing to "
-            "learn; leave out init and choose a smaller backbone"
-        )
+        raise ValueError(f"init={init.name} and teacher={teacher.name} are the same weights; leave out init")
 
 
 def _method_has_the_queue(params: Params) -> None:
@@ -166,8 +150,7 @@ def _method_has_the_queue(params: Params) -> None:
     for name, analysis in analyses.items():
         if analysis.needs_queue and "queue" not in params.method.gives:
             raise ValueError(
-                f"analyses.{name}.keys=queue needs a queue of negatives, which "
-                f"method.kind={params.method.kind} lacks; choose keys=images, or a method such as moco_v2"
+                f"analyses.{name}.keys=queue needs a queue, not {params.method.kind}; choose keys=images"
             )
 
 

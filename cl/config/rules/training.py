@@ -6,26 +6,19 @@ from cl.networks import patches
 
 def _one_start(params: Params) -> None:
     if params.init and params.start_from:
-        raise ValueError(
-            f"init={params.init.name} gives a backbone to a new run, start_from={params.start_from.name} "
-            "continues a run; choose one"
-        )
+        raise ValueError(f"init={params.init.name} and start_from={params.start_from.name}: choose one")
 
 
 def _better_than_a_start(params: Params) -> None:
     if params.hand_over == "better" and not params.init:
-        raise ValueError(
-            "hand_over=better needs weights to start from: set init, for example to torchvision:resnet50, "
-            "timm:resnet50.a1_in1k, a checkpoint or an experiment"
-        )
+        raise ValueError("hand_over=better needs a start: set init, for example to torchvision:resnet50")
 
 
 def _bn_groups_fit_batch(params: Params) -> None:
     group, batch = params.bn_group, params.optim.batch_size
     if group != "global" and (group < 2 or batch % group):
         raise ValueError(
-            f"bn_group={group} must divide optim.batch_size={batch} into batch-norm groups of two or more "
-            "images; choose a divisor, or global"
+            f"bn_group={group} must divide optim.batch_size={batch} into groups of two or more, or be global"
         )
 
 
@@ -43,18 +36,14 @@ def _compiled_encoders_run_as_a_whole(params: Params) -> None:
     compiled = str(params.optim.compile).lower()
     if compiled in ("true", "graphs") and stage in patches.STITCHED:
         raise ValueError(
-            f"optim.compile={compiled} compiles the encoder as a whole, but patches.stage={stage} runs it in "
-            "parts; choose optim.compile=false"
+            f"optim.compile={compiled} compiles no parts, but patches.stage={stage} has them; choose false"
         )
 
 
 def _device_crops_the_views(params: Params) -> None:
     for name, view in params.views.items():
         if view.jigsaw and params.optim.cropping == "device":
-            raise ValueError(
-                f"optim.cropping=device cannot cut the jigsaw patches of views.{name}; choose "
-                "optim.cropping=workers"
-            )
+            raise ValueError(f"optim.cropping=device cannot cut the jigsaw of views.{name}; choose workers")
 
 
 def _baselines_name_what_exists(params: Params) -> None:
@@ -66,10 +55,7 @@ def _baselines_name_what_exists(params: Params) -> None:
         ):
             if unknown := [choice for choice in chosen if choice not in known]:
                 choices = ", ".join(known) or "nothing"
-                raise ValueError(
-                    f"baselines.{name}.{group} names {unknown[0]}, but {group} contains {choices}; choose "
-                    "from these, or all"
-                )
+                raise ValueError(f"baselines.{name}.{group} names {unknown[0]}; choose from {choices} or all")
 
 
 CHECKS = (

@@ -51,6 +51,5 @@ def engine(name: str) -> ModuleType:
         if error.name != name:
             raise
         raise ValueError(
-            f"engine={name}: {name} is not installed; run `make {name}` to compile it, "
-            "or choose engine=torchvision, which runs the same protocol on its own detectors"
+            f"engine={name}: {name} is not installed; run `make {name}`, or choose engine=torchvision"
         ) from error

@@ -114,8 +114,7 @@ def load(network: nn.Module, backbone: Backbone) -> dict[str, list[str]]:
         places = [place for place in candidates if place in ours and ours[place].shape == value.shape]
         if len(places) != 1:
             raise ValueError(
-                f"{name} of the backbone, of shape {list(value.shape)}, has {len(places)} counterparts in "
-                "detectron2's model, expected one"
+                f"{name} of the backbone {list(value.shape)} has {len(places)} counterparts, expected one"
             )
         ours[places[0]].copy_(value)
         copied += places

@@ -33,10 +33,7 @@ class BankConfig(MethodConfig):
     @model_validator(mode="after")
     def _own_row_can_be_drawn(self) -> "BankConfig":
         if self.own and self.negatives is None:
-            raise ValueError(
-                "own=true lets an image's own row be drawn, but negatives=null draws none and takes all "
-                "other images; choose own=false or a number of negatives"
-            )
+            raise ValueError("own=true draws its own row, but negatives=null draws none; choose own=false")
         return self
 
 

@@ -13,10 +13,7 @@ NO_COLUMN = torch.iinfo(torch.int64).max  # a query's group that no column has
 def check_negatives(negatives: int | None, candidates: int) -> None:
     """Raises ValueError if there are fewer `candidates` than the `negatives` that each query samples."""
     if negatives is not None and negatives > candidates:
-        raise ValueError(
-            f"negatives={negatives} exceeds the {candidates} negatives that a batch has for each query; "
-            "choose fewer, or null for all"
-        )
+        raise ValueError(f"negatives={negatives} exceeds the {candidates} of a batch; choose fewer, or null")
 
 
 def sample_columns(n: int, count: int, generator: torch.Generator, *, width: int, shared: bool) -> Tensor:
