@@ -36,6 +36,7 @@ def main(name: str) -> None:
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
     with command.results("analyze", name) as results:
+        results.notes["precision"] = here.precision  # what `auto` became
         context = AnalysisContext(
             method=here.place(method).eval(),
             views=list(params.views.values()),

@@ -28,8 +28,6 @@ from cl.runtime.base_config import suggestion
 from cl.runtime.cores import cores
 from cl.runtime.files import exclusive
 from cl.runtime.metric_info import Measurement
-from cl.training import start
-from cl.training.start import Start
 from pipeline.composition.compose import compose, write
 from pipeline.support import provenance
 
@@ -37,7 +35,9 @@ GRACE, SHARE = 30.0, 0.2  # for the last checkpoint: seconds, but at most this s
 CUT = os.EX_TEMPFAIL
 # Stages are forked from a process that has imported them but not started CUDA.
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pipeline.prepare", "pipeline.pretrain", "pipeline.evaluate"])
+CONTEXT.set_forkserver_preload(
+    [f"pipeline.{stage}" for stage in ("prepare", "weights", "pretrain", "evaluate")]
+)
 
 
 class Run(NamedTuple):
@@ -115,9 +115,8 @@ def _stages(run: Run, commit: str | None) -> Result | None:
     with FileLock(data.with_suffix(".lock")):  # runs that share the images wait
         if not shards.exists() and not _stage(run, "prepare"):
             return None
-    start.save(Start(), run.folder / start.FILE)  # the stage `weights` needs DVC
     evaluations = [] if run.row.measure == "images_per_second" else list(composed["evaluations"])
-    for words in (["pretrain"], *(["evaluate", name] for name in evaluations)):
+    for words in (["weights"], ["pretrain"], *(["evaluate", name] for name in evaluations)):
         done = (run.folder / "results" / "/".join(words)).with_suffix(".json").exists()
         if not done and not _stage(run, *words):
             return None

@@ -26,6 +26,7 @@ def evaluate(
     config: Any = params.evaluations[name]
     config.check(train, val)
     here = command.find_machine(params)
+    results.notes["precision"] = here.precision  # what `auto` became
     for module in encoder.modules:
         here.place(module).eval()
     module = module_of("evaluations", config.kind)

@@ -17,6 +17,7 @@ from PIL import Image as Picture
 
 import cl
 from cl.commands.inputs import feature_files
+from cl.runtime import machine
 from cl.runtime.files import exclusive
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
@@ -181,6 +182,12 @@ def test_files_with_several_pages_are_mentioned(encoder, tmp_path, capsys) -> No
     pages[1].save(tmp_path / "b.png")
     cl.embed(tmp_path, encoder=encoder)
     assert "1 of the first 2 files have several frames or pages" in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_used_is_mentioned(images, encoder, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(machine, "AMD_DRIVER", tmp_path)
+    cl.embed(images / "folder 1/1.jpg", encoder=encoder)
+    assert "GPUs of AMD and Apple are not used" in capsys.readouterr().err
 
 
 def test_the_function_returns_what_it_otherwise_writes(images, encoder, tmp_path) -> None:

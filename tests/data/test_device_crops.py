@@ -136,6 +136,7 @@ def test_images_are_cropped_without_waiting_for_the_gpu(reader, params, monkeypa
         gpu.may_wait = False
         inputs = device.inputs(Machine(GPU, 0, "fp32"))
         ready = inputs(device[0])
+        assert gpu.counts()["bmm"] == 4, "equal views together, each axis once"
     assert {x.device for x in (*ready.views, ready.labels, ready.positions)} == {GPU}
 
 

@@ -47,6 +47,17 @@ def test_augmentation_never_waits_for_the_gpu(tmp_path, choices, monkeypatch) ->
     assert {x.device for x in (*ready.views, ready.labels, ready.positions, ready.groups)} == {GPU}
 
 
+def test_equal_views_are_augmented_in_one_call(params, monkeypatch) -> None:
+    """Only to copy them takes an operation each."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    (view,), found = params.views.values(), []
+    for count in (1, 4):
+        with FakeGpu() as gpu:
+            ToDevice(transform(params.dataset), count * [view], HERE)(host_batch(count * [view]))
+        found.append(len(gpu.operations))
+    assert found[1] == found[0] + 3
+
+
 def test_another_stream_waits_for_what_it_reads(params, monkeypatch) -> None:
     """For the copy of mean and standard deviation."""
     events: list[str] = []

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import torch
 from benchmarks.parameters import parameters
 from cl import config
 from cl.objective.batch import Batch
-from cl.runtime import files
+from cl.runtime import files, machine
 from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
@@ -207,6 +208,13 @@ def test_encoders_are_compiled_where_it_pays(
     assert pretraining.decide_compile(params, gpu, images).optim.compile is compiled
     chosen = parameters("optim.compile=false")
     assert pretraining.decide_compile(chosen, gpu, images) is chosen
+
+
+def test_a_gpu_that_is_not_used_is_mentioned(params, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(machine, "AMD_DRIVER", tmp_path)
+    said: list[str] = []
+    pretraining.warn(params, SimpleNamespace(say=said.append))
+    assert [sentence for sentence in said if "GPUs of AMD and Apple are not used" in sentence]
 
 
 def test_a_missing_compiler_is_named(params, here, monkeypatch) -> None:

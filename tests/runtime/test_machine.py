@@ -250,5 +250,8 @@ def test_a_gpu_of_another_maker_is_said_to_be_untested(monkeypatch, tmp_path) ->
         assert "not used" in machine.untested_gpu()
     machine.AMD_DRIVER.touch()
     assert "not used" in machine.untested_gpu()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "gpus", lambda: 1)
+        assert machine.untested_gpu() is None, "beside one that is used"
     monkeypatch.setattr(torch.version, "hip", "7.0")
     assert "compare" in machine.untested_gpu()
