@@ -84,6 +84,11 @@ def _one_line_errors(less_memory: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise click.ClickException(_memory_full(error, less_memory)) from error
+        reason = str(error).partition("\n")[0]
+        if type(error).__name__ == "AcceleratorError" and "assert" not in reason:
+            raise click.ClickException(
+                f"the GPU failed ({reason}): see what `nvidia-smi` says, and run the same command again"
+            ) from error
         if not re.match(r"DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
             raise
         raise click.ClickException(

@@ -76,6 +76,21 @@ def test_batch_norm_over_processes_is_part_of_the_graph() -> None:
         assert_compiled_once(1, 1)
 
 
+def test_a_graph_is_as_large_for_any_number_of_groups() -> None:
+    sizes = []
+
+    def backend(module, inputs):  # type: ignore[no-untyped-def]
+        sizes.append(len(module.graph.nodes))
+        return module.forward
+
+    for groups in (2, 8):
+        torch._dynamo.reset()
+        compiled = network(groups, 1)
+        compile_forward(compiled, backend)
+        compiled(images_of(0))
+    assert sizes[0] == sizes[1]
+
+
 def test_two_networks_of_one_backbone_are_compiled_together(monkeypatch) -> None:
     """Compiled one by one as well, their batch norm would count each pass twice."""
     monkeypatch.setattr(pretraining, "compile_forward", partial(compile_forward, backend="eager"))

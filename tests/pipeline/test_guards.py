@@ -116,6 +116,20 @@ def test_full_memory_is_told_with_what_to_change(entry_point, allocate, message)
     assert told.value.exit_code == 1
 
 
+def test_a_failing_gpu_is_told_in_one_sentence() -> None:
+    """An assertion on the GPU is a bug."""
+    rest = "\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    broken, bug = (
+        torch.AcceleratorError(f"CUDA error: {reason}{rest}")
+        for reason in ("uncorrectable ECC error encountered", "device-side assert triggered")
+    )
+    with pytest.raises(click.ClickException, match=r"GPU failed \(.*encountered\): .*nvidia-smi") as told:
+        command.entry_point(lambda: raise_(broken))()
+    assert told.value.exit_code == 1
+    with pytest.raises(torch.AcceleratorError):
+        command.entry_point(lambda: raise_(bug))()
+
+
 def raise_(error: Exception) -> None:
     raise error
 
