@@ -114,6 +114,12 @@ def test_the_correction_is_holms() -> None:
     assert studies.corrected([likely, likely, likely]) == [studies.UNDECIDED] * 3
 
 
+def test_deviations_of_different_arms_are_pooled_unless_they_differ() -> None:
+    narrow, wide = (decided(PAIR, a=a, b=ZERO) for a in ((1.0, 1.1, 1.2), (1.0, 11.0, 21.0)))
+    assert family.pooled([[narrow], [narrow]]) == pytest.approx((0.1, 4, 1.0))
+    assert family.pooled([[narrow], [wide]]) is family.pooled([[narrow, narrow]]) is None
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
