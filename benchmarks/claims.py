@@ -87,7 +87,7 @@ def page() -> str:
             if study.follows and not study.continued
         ),
         pooled=", ".join(
-            f"{regime} {each.deviation:.2f} ({each.degrees} degrees of freedom, p {each.p:.2f})"
+            f"{regime} {each.deviation:.2f} (df {each.degrees}, p {each.p:.2f})"
             for regime, each in pooled.items()
             if each
         ),
