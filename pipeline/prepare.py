@@ -117,7 +117,8 @@ def _say_how_many_are_copies(progress: Progress, manifest: Manifest) -> None:
 def _say_if_cores_are_few(progress: Progress, dataset: Source, manifest: Manifest) -> None:
     train, wanted = manifest.splits["train"], CORES * command.gpus()
     kilobytes = sum(shard.bytes for shard in train.shards) / max(train.images, 1) / 1000
-    if cores() < wanted and kilobytes > LARGE and not dataset.shrink and dataset.encode == "copy":
+    are_copied = dataset.encode == "copy" and not dataset.shrink and not dataset.channels
+    if cores() < wanted and kilobytes > LARGE and are_copied:
         progress.say(
             f"decoding images of {kilobytes:.0f} kB as fast as the GPUs train may take {wanted} cores, found "
             f"{cores()}: `-S dataset.shrink=256` needs 0.4 of them"
@@ -125,6 +126,9 @@ def _say_if_cores_are_few(progress: Progress, dataset: Source, manifest: Manifes
 
 
 def _say_what_images_lose(progress: Progress, manifest: Manifest) -> None:
+    if bands := manifest.bands:
+        missing = "" if bands.missing is None else f"; {bands.missing:g} means no data"
+        progress.say(f"bands {', '.join(bands.names)}, stored as {bands.dtype}{missing}")
     if several := sum(split.several_frames for split in manifest.splits.values()):
         progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
     if flat := sum(split.flat for split in manifest.splits.values()):

@@ -4,9 +4,8 @@ import io
 import logging
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -24,7 +23,6 @@ GRAY_WITH_OPACITY = 4  # the colour type of a PNG
 EXACT = 2**24  # float32 holds all integers up to this
 MOST_PACKED = 4096  # bytes of pixels in a byte of a file; LZW, DEFLATE and RLE reach less
 MOST_BYTES = 2**32  # of an image in the index of shards
-NO_DICOM = "DICOM needs another package: run `pip install pydicom`"
 
 
 class Pixels(NamedTuple):
@@ -61,6 +59,8 @@ def load(content: bytes | memoryview) -> Pixels:
         return _archive(content) if content[:4] == b"PK\3\4" else _file(content)
     except (ValueError, OSError, MemoryError):
         raise
+    except ImportError as error:
+        raise ValueError(f"this format needs another package: run `pip install {error.name}`") from None
     except Exception as error:  # such as KeyError, from what a damaged header says
         raise ValueError(f"damaged, or of an unknown kind ({reason(error)})") from error
 
@@ -76,7 +76,7 @@ def _file(content: bytes) -> Pixels:
         image = _picture(content)
     pixels = np.ascontiguousarray(_in_depth(image.pixels))
     count, names, missing = pixels.shape[2], image.names, image.missing
-    named = len(names) == count == len(set(names)) and all(map(str.isprintable, names))
+    named = len(names) == count == len(set(names)) and "" not in names
     if missing is not None:
         missing = _as_stored(missing, pixels.dtype)
     numbers = tuple(str(number) for number in range(1, count + 1))
@@ -136,26 +136,27 @@ def _tiff(content: bytes) -> Pixels:
         _check_colours(page)
         if any(part is None for part in series.pages):
             raise ValueError("the pixels are in other files; write each image into one OME-TIFF")
-        axes = [
-            pair for pair in zip(series.axes, series.shape, strict=True) if pair[1] > 1 or pair[0] in "YX"
-        ]
-        order = _order([axis for axis, _ in axes], axes)
-        shape = [length for _, length in axes]
-        _check_size(
-            content, [1 if place is None else shape[place] for place in order], np.dtype(series.dtype)
-        )
+        axes = [(axis, n) for axis, n in zip(series.axes, series.shape, strict=True) if n > 1 or axis in "YX"]
+        names, shape = zip(*axes, strict=True)
+        bands = [place for place, name in enumerate(names) if name in BAND_AXES]
+        if [name for name in names if name not in BAND_AXES] != ["Y", "X"] or len(bands) > 1:
+            raise ValueError(
+                f"axes {axes}, expected rows Y, columns X and bands; write each plane into a file"
+            )
+        place = bands[0] if bands else len(shape)
+        count = shape[place] if bands else 1
+        _check_size(content, [*shape[:place], *shape[place + 1 :], count], np.dtype(series.dtype))
         pixels = series.asarray(maxworkers=1).reshape(shape)
-        names, missing = _band_names(file, page), _gdal_missing(page)
+        pixels = np.moveaxis(pixels, place, -1) if bands else pixels[..., None]
+        orientation = page.tags.valueof(decoding.ORIENTATION, 1)
         others = [other.keyframe for other in file.series[1:]]
-    placed = pixels.transpose([place for place in order if place is not None])
-    orientation = page.tags.valueof(decoding.ORIENTATION, 1)
-    return Pixels(
-        decoding.turn(placed.reshape(*placed.shape[:2], -1), orientation),
-        names,
-        missing=missing,
-        turned=orientation in range(2, 9),
-        several_frames=any(not other.is_reduced and not other.is_mask for other in others),
-    )
+        return Pixels(
+            decoding.turn(pixels, orientation),
+            _band_names(file, page),
+            missing=_gdal_missing(page),
+            turned=orientation in range(2, 9),
+            several_frames=any(not other.is_reduced and not other.is_mask for other in others),
+        )
 
 
 def _check_colours(page: Any) -> None:
@@ -166,31 +167,19 @@ def _check_colours(page: Any) -> None:
         raise ValueError(f"a TIFF of colours {photometric}; write values of bands, with 0 as black, or RGB")
 
 
-def _order(axes: Sequence[str], sizes: object) -> list[int | None]:
-    """The positions of rows, columns and bands among the axes; None for bands if there is one."""
-    bands = [axis for axis in axes if axis not in "YX"]
-    if sorted(set(axes) & set("YX")) != ["X", "Y"] or len(axes) - len(bands) != 2:
-        raise ValueError(f"axes {sizes}, expected rows Y and columns X")
-    if len(bands) > 1 or set(bands) - BAND_AXES:
-        raise ValueError(f"axes {sizes}, expected Y, X and bands only; write each plane into its own file")
-    return [axes.index("Y"), axes.index("X"), axes.index(bands[0]) if bands else None]
-
-
 def _band_names(file: Any, page: Any) -> tuple[str, ...]:
     """The names in the metadata of GDAL or OME, if they are there."""
     with suppress(ElementTree.ParseError, AttributeError, ValueError, TypeError):
         if metadata := page.tags.valueof(GDAL_METADATA):
             items = ElementTree.fromstring(metadata).iter("Item")
-            found = {int(item.get("sample", 0)): item.text for item in items if _describes(item.attrib)}
-            return tuple(found[number] or "" for number in sorted(found))
+            named = [item for item in items if item.get("name") == "DESCRIPTION"]
+            return tuple(
+                item.text or "" for item in sorted(named, key=lambda item: int(item.get("sample", 0)))
+            )
         if file.ome_metadata:
             pixels = ElementTree.fromstring(file.ome_metadata).find(".//{*}Pixels")
             return tuple(channel.get("Name", "") for channel in pixels.iterfind("{*}Channel"))  # type: ignore[union-attr]
     return ()
-
-
-def _describes(attributes: Mapping[str, str]) -> bool:
-    return attributes.get("name") == "DESCRIPTION" and attributes.get("role", "description") == "description"
 
 
 def _gdal_missing(page: Any) -> float | None:
@@ -205,10 +194,11 @@ def _array(content: bytes) -> Pixels:
     version = np.lib.format.read_magic(file)
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = header(file)
-    if len(shape) not in (2, 3) or dtype.hasobject:
-        raise ValueError(f"an array {shape} of {dtype}, expected numbers (H, W), (H, W, C) or (C, H, W)")
-    if len(shape) == 3 and shape[0] == shape[2]:
-        raise ValueError(f"an array {shape}, expected fewer bands than rows and columns")
+    if dtype.hasobject or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] == shape[2]):
+        raise ValueError(
+            f"an array {shape} of {dtype}, expected numbers (H, W), or (H, W, C) or (C, H, W) with fewer "
+            "bands than rows and columns"
+        )
     rows = (*shape, 1) if len(shape) == 2 else shape
     is_planar = rows[0] < rows[2]
     _check_size(content, [*rows[1:], rows[0]] if is_planar else rows, dtype)
@@ -217,19 +207,11 @@ def _array(content: bytes) -> Pixels:
     return Pixels(np.moveaxis(pixels, 0, -1) if is_planar else pixels)
 
 
-@cache
-def _pydicom() -> Any:
-    try:
-        import pydicom
-    except ImportError:
-        raise ValueError(NO_DICOM) from None
-    warnings.filterwarnings("ignore", module="pydicom")  # of headers against the standard
-    return pydicom
-
-
 def _dicom(content: bytes) -> Pixels:
     """With the file's rescaling to units such as Hounsfield's, if it has one; black is low."""
-    pydicom = _pydicom()
+    import pydicom  # optional, and few images need it
+
+    warnings.filterwarnings("ignore", module="pydicom")  # of headers against the standard
     header = pydicom.dcmread(io.BytesIO(content))
     if "PhotometricInterpretation" not in header:
         raise ValueError("a DICOM file without an image")
@@ -303,7 +285,4 @@ def _archive(content: bytes) -> Pixels:
 def _members(content: bytes) -> dict[str, bytes]:
     """The files of an archive by name, without NumPy's suffix."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) >= MOST_BYTES:
-            raise ValueError("an archive of more than 4 GB; write smaller files")
-        return {member.filename.removesuffix(".npy"): archive.read(member) for member in members}
+        return {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from PIL import Image as Picture
 
+from cl.images.band_files import MOST_BYTES
 from cl.images.bands import Bands, read_as
 from cl.images.decoding import (
     EXTENSIONS,
@@ -94,6 +95,8 @@ def encode_pixels(pixels: np.ndarray, kind: Literal["raw", "jpeg", "png"], quali
             f"an image of {width}x{height} pixels is too large for encode={kind}; "
             f"its sides may have at most {MAX_SIDE[kind]} pixels"
         )
+    if pixels.nbytes >= MOST_BYTES:
+        raise ValueError(f"an image of {pixels.nbytes} bytes is too large, expected less than {MOST_BYTES}")
     file = io.BytesIO()
     if kind == "raw":
         np.save(file, pixels)

@@ -123,10 +123,10 @@ class Storage(BaseConfig):
         allowed = {"encode": ("raw", "copy"), "shrink": (None,), "tile": (None,), "upright": (True,)}
         for name, values in allowed.items():
             if self.channels and (value := getattr(self, name)) not in values:
-                shown = json.dumps(values[0]).strip('"')
+                given, choice = (json.dumps(each).strip('"') for each in (value, values[0]))
                 raise ValueError(
-                    f"{name}={value} does not work with channels, whose images are stored whole "
-                    f"and upright; choose {name}={shown}, or channels=null"
+                    f"{name}={given} does not work with channels, whose images are stored whole and upright; "
+                    f"choose {name}={choice}, or channels=null"
                 )
         return self
 

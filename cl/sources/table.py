@@ -161,10 +161,10 @@ def splits(config: Config, raw: Path) -> Splits:
         keys.add(row.path)
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
         split = row.split or group_splits.get(group) or ("val" if is_val else "train")
-        values = {role: cell or "" for role, cell in zip(config.value_columns, row.others, strict=False)}
+        roles = {role: cell or "" for role, cell in zip(config.value_columns, row.others, strict=False)}
         files = _band_files(row, bands, table)
         status = " ".join(status_of(root / file) for file in files) or None
-        listed[split].add(row.path, status, labels.get(row.label, UNLABELLED), files, group=group, **values)
+        listed[split].add(row.path, status, labels.get(row.label, UNLABELLED), files, group=group, **roles)
     if not all(listed.values()):
         reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
         raise ValueError(

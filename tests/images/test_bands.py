@@ -212,7 +212,7 @@ WRONG = {
     "65 bands": saved(np.zeros((99, 99, 65), np.uint8)),
     "the bands .*expected coastal": tagged(DEPTHS["uint16"], metadata=GDAL.replace("red", "swir")),
     "7.0 for pixels without data, expected 5.0": tagged(DEPTHS["uint16"], missing=7),
-    "an array .*expected fewer bands": saved(np.zeros((7, 9, 7), np.uint8)),
+    "an array .*fewer bands than rows": saved(np.zeros((7, 9, 7), np.uint8)),
     "in 141 bytes; it is damaged": saved(np.zeros((1, 1), np.uint8)).replace(
         b"(1, 1)", b"(9999999, 9999999)"
     ),
@@ -226,7 +226,7 @@ WRONG = {
 }
 with io.BytesIO() as file:
     tifffile.imwrite(file, np.zeros((3, 9, 8), np.uint8), imagej=True, metadata={"axes": "ZYX"})
-    WRONG["axes .*'Z', 3.*its own file"] = file.getvalue()
+    WRONG["axes .*'Z', 3.*into a file"] = file.getvalue()
 with io.BytesIO() as file:
     np.savez(file, a=np.zeros((3, 4)), b=np.zeros((4, 4)))
     WRONG["of one size"] = file.getvalue()

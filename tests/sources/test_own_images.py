@@ -1,5 +1,6 @@
 """Own images: a tree of folders without labels, and a table that lists images."""
 
+import itertools
 from pathlib import Path
 from unicodedata import normalize
 
@@ -7,6 +8,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from PIL import Image as Picture
 from pyarrow import parquet
 
 from cl import config
@@ -16,6 +18,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
+from cl.runtime.registry import module_of
 from cl.shards import writing
 from cl.sources import Source, check_labels, table, unlabelled
 from tests.support.pictures import picture_file
@@ -513,3 +516,84 @@ def test_groups_come_back_from_the_shards(raw, tmp_path) -> None:
     assert by_key == {b"a/day 0/0": 0, b"c/0": 0, b"c/1": -1, b"c/2": 1}
     assert train.manifest.splits["train"].groups == 2
     assert np.array_equal(np.unique(Reader(tmp_path / "shards", "val").groups), [-1, 0])
+
+
+def write_bands(raw: Path) -> dict[str, np.ndarray]:
+    """A table with a column of paths for each band; the images as they should be read."""
+    random, images, rows = np.random.default_rng(0), {}, ["dapi,gfp,label"]
+    for number in range(6):
+        pixels = random.integers(0, 2**16, (9, 8, 2)).astype(np.uint16)
+        for band, name in enumerate(("dapi", "gfp")):
+            path = raw / f"own/cells/{name}/{number}.tif"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Picture.fromarray(pixels[..., band]).save(path)
+        images[f"cells/gfp/{number}"] = pixels[..., ::-1]
+        rows.append(f"cells/dapi/{number}.tif,cells/gfp/{number}.tif,{'ab'[number % 2]}")
+    (raw / "own/images.csv").write_text("\n".join(rows))
+    return images
+
+
+def test_a_table_may_have_a_column_of_files_for_each_band(raw, tmp_path) -> None:
+    images = write_bands(raw)
+    chosen = settings(tmp_path, "table", "dataset.channels=[gfp,dapi]", "dataset.holdout=0.3")
+    found = table.splits(chosen, raw)
+    writing.write(found, "table", chosen, tmp_path / "shards")
+    for split in ("train", "val"):
+        reader = Reader(tmp_path / "shards", split)
+        assert reader.manifest.bands is not None
+        assert reader.manifest.bands.names == ("gfp", "dapi")
+        for position, key in enumerate(reader.keys):
+            assert np.array_equal(reader.pixels(position), images.pop(key.decode()))
+    assert not images
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("cells/dapi/7.tif,,a", "row 8: gfp is empty; give the file"),
+        ("cells/dapi/7.tif,../0.tif,a", "row 8: ../0.tif leads out"),
+    ],
+)
+def test_a_row_without_the_file_of_a_band_is_refused(row, message, raw, tmp_path) -> None:
+    write_bands(raw)
+    with (raw / "own/images.csv").open("a") as file:
+        file.write("\n" + row)
+    chosen = settings(tmp_path, "table", "dataset.channels=[dapi,gfp]")
+    with pytest.raises(ValueError, match=message):
+        table.splits(chosen, raw)
+
+
+@pytest.mark.parametrize("kind", ["folder", "unlabelled", "table"])
+def test_files_of_numbers_are_images_with_channels_only(kind, raw, tmp_path) -> None:
+    for split, name in itertools.product(("train", "val"), "ab"):
+        path = raw / f"own/{split}/{name}/1.npy"
+        path.parent.mkdir(parents=True)
+        np.save(path, np.zeros((3, 9, 8), np.uint16))
+    paths = [f"{split}/{name}/1.npy,{name},{split}" for split in ("train", "val") for name in "ab"]
+    (raw / "own/images.csv").write_text("\n".join(["path,label,split", *paths]))
+
+    def names_with(*overrides: str) -> set[str]:
+        found = module_of("sources", kind).splits(settings(tmp_path, kind, *overrides), raw)
+        return {image.path.name for image in (*found.train, *found.val)}
+
+    assert "1.npy" in names_with("dataset.channels=all")
+    if kind == "unlabelled":
+        assert "1.npy" not in names_with()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tile=64", "tile=64 does not work with channels.*choose tile=null"),
+        ("shrink=64", "shrink=64 does not work with channels.*choose shrink=null"),
+        ("encode=jpeg", "encode=jpeg does not work with channels.*choose encode=raw"),
+        ("upright=false", "upright=false does not work with channels.*choose upright=true"),
+        ("channels=[1,1]", "contains duplicates"),
+        ("channels=[]", "channels"),
+        ("channels=[0]", "channels"),
+        ("channels=some", "channels"),
+    ],
+)
+def test_settings_that_change_bands_are_refused(override, message, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(tmp_path, "unlabelled", "dataset.channels=all", f"dataset.{override}")
