@@ -76,4 +76,4 @@ $(ready): requirements.lock pyproject.toml
 compile := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --quiet --upgrade
 lock:  ## Lock the newest versions of all dependencies, for .venv and for the image.
 	$(compile) --extra pipeline --group dev --output-file requirements.lock
-	$(compile) --extra pipeline --extra cloud --extra detectron2 --extra heic --constraint requirements.lock --output-file docker/requirements.lock
+	$(compile) --extra pipeline --extra cloud --extra detectron2 --extra heic --extra bands --constraint requirements.lock --output-file docker/requirements.lock

@@ -518,6 +518,12 @@ def test_groups_come_back_from_the_shards(raw, tmp_path) -> None:
     assert np.array_equal(np.unique(Reader(tmp_path / "shards", "val").groups), [-1, 0])
 
 
+def of_bands(tmp_path: Path, kind: str, *overrides: str) -> Source:
+    """A data set, whatever the rest of the parameters makes of it."""
+    values = compose(tmp_path, f"dataset={kind}", *(f"dataset.{each}" for each in ("name=own", *overrides)))
+    return module_of("sources", kind).Config.model_validate(values["dataset"])
+
+
 def write_bands(raw: Path) -> dict[str, np.ndarray]:
     """A table with a column of paths for each band; the images as they should be read."""
     random, images, rows = np.random.default_rng(0), {}, ["dapi,gfp,label"]
@@ -535,7 +541,7 @@ def write_bands(raw: Path) -> dict[str, np.ndarray]:
 
 def test_a_table_may_have_a_column_of_files_for_each_band(raw, tmp_path) -> None:
     images = write_bands(raw)
-    chosen = settings(tmp_path, "table", "dataset.channels=[gfp,dapi]", "dataset.holdout=0.3")
+    chosen = of_bands(tmp_path, "table", "channels=[gfp,dapi]", "holdout=0.3")
     found = table.splits(chosen, raw)
     writing.write(found, "table", chosen, tmp_path / "shards")
     for split in ("train", "val"):
@@ -558,7 +564,7 @@ def test_a_row_without_the_file_of_a_band_is_refused(row, message, raw, tmp_path
     write_bands(raw)
     with (raw / "own/images.csv").open("a") as file:
         file.write("\n" + row)
-    chosen = settings(tmp_path, "table", "dataset.channels=[dapi,gfp]")
+    chosen = of_bands(tmp_path, "table", "channels=[dapi,gfp]")
     with pytest.raises(ValueError, match=message):
         table.splits(chosen, raw)
 
@@ -573,10 +579,10 @@ def test_files_of_numbers_are_images_with_channels_only(kind, raw, tmp_path) -> 
     (raw / "own/images.csv").write_text("\n".join(["path,label,split", *paths]))
 
     def names_with(*overrides: str) -> set[str]:
-        found = module_of("sources", kind).splits(settings(tmp_path, kind, *overrides), raw)
+        found = module_of("sources", kind).splits(of_bands(tmp_path, kind, *overrides), raw)
         return {image.path.name for image in (*found.train, *found.val)}
 
-    assert "1.npy" in names_with("dataset.channels=all")
+    assert "1.npy" in names_with("channels=all")
     if kind == "unlabelled":
         assert "1.npy" not in names_with()
 
@@ -596,4 +602,4 @@ def test_files_of_numbers_are_images_with_channels_only(kind, raw, tmp_path) -> 
 )
 def test_settings_that_change_bands_are_refused(override, message, tmp_path) -> None:
     with pytest.raises(ValueError, match=message):
-        settings(tmp_path, "unlabelled", "dataset.channels=all", f"dataset.{override}")
+        of_bands(tmp_path, "unlabelled", "channels=all", override)
