@@ -136,7 +136,8 @@ def test_images_are_cropped_without_waiting_for_the_gpu(reader, params, monkeypa
         gpu.may_wait = False
         inputs = device.inputs(Machine(GPU, 0, "fp32"))
         ready = inputs(device[0])
-        assert gpu.counts()["bmm"] == 4, "equal views together, each axis once"
+        products, weights = (gpu.counts()[name] for name in ("bmm", "bitwise_and"))
+        assert (products, weights) == (4, 2), "equal views together, and the weights of both axes"
     assert {x.device for x in (*ready.views, ready.labels, ready.positions)} == {GPU}
 
 

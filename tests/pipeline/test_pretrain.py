@@ -226,6 +226,21 @@ def test_a_missing_compiler_is_named(params, here, monkeypatch) -> None:
         build(params.model_copy(update={"optim": settings}), here, 32)
 
 
+def test_each_step_begins_with_new_graphs(params, here, monkeypatch) -> None:
+    asked, begun = [], []
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setattr(pretraining, "compile_forward", lambda network, graphs: asked.append(graphs))
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(len(begun)))
+    settings = params.optim.model_copy(update={"compile": "graphs"})
+    task = build(params.model_copy(update={"optim": settings}), here, 32)
+    for step in range(2):
+        task.begin_step(step, 0.0)
+    assert (asked, begun) == ([True], [0, 1])
+    monkeypatch.setattr(pretraining, "ranks", lambda: 2)
+    with pytest.raises(ValueError, match="for one process, found 2"):
+        pretraining.compile_encoders(task.method, graphs=True)
+
+
 @pytest.mark.slow
 def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
     """torch.compile changes the weights only by rounding, and does not change tensor names."""
