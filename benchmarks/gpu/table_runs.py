@@ -33,11 +33,10 @@ from pipeline.support import provenance
 
 GRACE, SHARE = 30.0, 0.2  # for the last checkpoint: seconds, but at most this share of the time
 CUT = os.EX_TEMPFAIL
+STAGES = ("prepare", "weights", "pretrain", "evaluate")
 # Stages are forked from a process that has imported them but not started CUDA.
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [f"pipeline.{stage}" for stage in ("prepare", "weights", "pretrain", "evaluate")]
-)
+CONTEXT.set_forkserver_preload([f"pipeline.{stage}" for stage in STAGES])
 
 
 class Run(NamedTuple):

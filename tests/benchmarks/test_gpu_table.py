@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 
 from benchmarks.gpu import table, table_page, table_runs
 from benchmarks.gpu.table_page import REHEARSAL, TITLES, Result
+from cl.config import read
 from pipeline.composition.compose import compose
+from tests.support.project import ROOT
 from tests.support.training import newest_step
 
 BACKBONE = Path(f"{REHEARSAL}-0/models/backbone.safetensors")
@@ -26,6 +28,13 @@ def test_a_row_composes_and_measures_what_its_run_gives(name: str) -> None:
     assert row.measure in ("step", "images_per_second") or any(
         row.measure.startswith(f"{evaluation}_") for evaluation in composed["evaluations"]
     )
+
+
+def test_its_stages_make_all_that_they_read() -> None:
+    stages = {name: stage.get("do", stage) for name, stage in read(ROOT / "dvc.yaml")["stages"].items()}
+    made = {out: name for name, stage in stages.items() for out in map(str, stage.get("outs", []))}
+    for stage in ("pretrain", "evaluate"):
+        assert {made[file] for file in stages[stage]["deps"] if file in made} <= {*table_runs.STAGES}
 
 
 def measure(state: Path, seconds: float = 600.0) -> None:
