@@ -239,6 +239,8 @@ def test_processes_share_the_cores(monkeypatch, cores, gpus, processes, threads,
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     here = machine.find("fp32", deterministic=False)
     assert (torch.get_num_threads(), here.workers) == (threads, workers)
+    monkeypatch.setenv("CL_WORKERS", "1")
+    assert machine.find("fp32", deterministic=False).workers == 1
 
 
 def test_a_gpu_of_another_maker_is_said_to_be_untested(monkeypatch, tmp_path) -> None:
