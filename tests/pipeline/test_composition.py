@@ -139,7 +139,7 @@ def test_a_recipe_s_settings_for_what_is_not_chosen_are_dropped(choice, data) ->
 def test_a_small_data_set_chooses_what_suits_it(data, sizes) -> None:
     params = config.check(composition.compose([f"dataset={data}"]))
     assert (params.backbone.stem, params.transfers, params.view_sizes) == ("small", {}, sizes)
-    assert list(params.evaluations) == ["knn", "linear"]
+    assert (list(params.evaluations), params.dataset.encode) == (["knn", "linear"], "raw")
     chosen = config.check(composition.compose([f"dataset={data}", "method=cmc", "analysis=[npc]"]))
     assert (chosen.backbone.streams is not None, list(chosen.analyses)) == (True, ["npc"])
 
