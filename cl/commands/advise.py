@@ -131,11 +131,11 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
     if not folds:
         return known[:0], sentence
     counts = np.unique(labels, return_counts=True)[1]
-    images = counted(counts.max(), "images")
+    each = counted(counts.max(), "images")
     if counts.min() < counts.max():
-        images = f"{counts.min()} to {images}"
+        each = f"{counts.min()} to {each}"
     independent = counted(len(np.unique(groups)), "independent groups")
-    return known, f"labels: {len(counts)} classes with {images}, {independent}"
+    return known, f"labels: {len(counts)} classes with {each}, {independent}"
 
 
 def _about(folder: Path, images: Sample) -> str:

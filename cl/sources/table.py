@@ -141,8 +141,8 @@ def splits(config: Config, raw: Path) -> Splits:
         rows, left_out = _with_unlisted(rows, left_out, root, table, config.suffixes)
     remarks += check_values(config.value_columns, [row.others for row in rows])
     if config.positive:
-        values = [next(iter(row.others), None) for row in rows]
-        remarks += check_connected(config.positive, [row.group for row in rows], values)
+        positive = [next(iter(row.others), None) for row in rows]
+        remarks += check_connected(config.positive, [row.group for row in rows], positive)
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += similar(classes)
