@@ -10,12 +10,14 @@ import torch
 from cl.commands.classifiers import heads
 from cl.commands.inputs import sample
 from cl.commands.inputs.held_together import digests, held_together, with_bursts
-from cl.commands.inputs.labels import NAMES, opened_table
+from cl.commands.inputs.labels import Labels, opened_table
 from cl.commands.inputs.paths import File
 from cl.commands.inputs.sample import Sample
 from cl.commands.jobs import near_duplicates, starts, trial
+from cl.commands.jobs.columns import suggestion
 from cl.commands.jobs.starts import Start
 from cl.commands.outputs.advice import FEW, Advice, Tried, advice
+from cl.commands.outputs.for_training import HOLDOUT, columns_of, for_training, labels_of
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.console.progress import Progress
@@ -24,7 +26,6 @@ from cl.features.correctness import check_different, correctness
 from cl.pretraining.adaptation import verdict
 from cl.runtime.tables import write_table
 
-HOLDOUT = 0.3  # of the labelled images judges a run, unless the folder has val/
 RATES = 0.02, 0.12  # the recipe's learning rates; the second is tried if the first is not better
 
 
@@ -53,7 +54,7 @@ def advise(
         labels, columns, separator: as in `evaluate`.
         ungrouped: each image stands alone; otherwise bursts are held out together.
         minutes: of training, at most; 0: none.
-        to: a .csv or .parquet file to write, with the columns path, label and group, for
+        to: a .csv or .parquet file to write, with the columns path, label, group and useful others, for
             `dataset.table`.
 
     Raises:
@@ -61,10 +62,9 @@ def advise(
             cannot be loaded.
     """
     target, show = target_of(to, labels, encoders), progress("advise")
-    place, table = Path(folder).expanduser(), opened_table(labels, columns, separator)
-    images = sample.read(place, table)
-    labelled = [(name, *known) for name, known in images.listed.items() if known[0]]
-    if target and not labelled:
+    table = opened_table(labels, columns, separator)
+    images = sample.read(Path(folder).expanduser(), table)
+    if target and not any(label for label, _ in images.listed.values()):
         raise ValueError(f"no image in {folder} has a label that could be written; leave out --to")
     measured = [starts.embedded(*start, images.files) for start in starts.find(encoders, show.say)]
     for start in measured:
@@ -74,34 +74,31 @@ def advise(
     measured.sort(key=lambda start: (start.name == starts.PIXELS, -start.score))
     pixels = measured[-1]
     pairs = near_duplicates.find(pixels.features, images.files, pixels.encoder, show.count)[1]
-    remarks += table.remarks() if table else []
     remarks.append(f"near copies of others: {counted(len(np.unique(pairs.positions)), 'images')}")
+    hints, useful = _useful(table, images, together, measured[0])
+    remarks += [*(table.remarks() if table else []), *hints]
     trials = []
     if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
         trials = _trials(measured[0], images, together, judging, minutes, show)
     if target:
-        write_table(target, dict(zip(NAMES, zip(*labelled, strict=True), strict=True)))
-    source, before = target or labels, list[str]()
-    if len(judging) and not (source or images.has_splits):  # recipes do not read these classes
-        source = "labels.csv"
-        before = [f"cl advise {shlex.quote(str(folder))} --minutes 0 --to {source}"]
-    names = columns or {} if source == labels else {}
-    data = _overrides(place, source, names, has_splits=images.has_splits)
+        write_table(target, labels_of(images, useful))
+    before, data = for_training(images, table, target, has_labels=len(judging) > 0)
     data += ["ungrouped=true"] * ungrouped
-    about = [_about(place, images), labelling, *remarks]
+    about = [_about(images), labelling, *remarks]
     return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data, before)
 
 
-def _overrides(
-    folder: Path, table: File | None, columns: Mapping[str, str], *, has_splits: bool
-) -> list[str]:
-    """The parameters of a recipe that name these images and their labels."""
-    named = [f"dataset.name={folder.absolute()}"]
-    if table:
-        named += ["dataset=partly_labelled", f"dataset.table={Path(table).expanduser().absolute()}"]
-        named += [f"dataset.columns.{name}='{column}'" for name, column in columns.items()]
-        return [*named, f"dataset.holdout={HOLDOUT}"]
-    return named + ["dataset=folder"] * has_splits
+def _useful(
+    table: Labels | None, images: Sample, together: np.ndarray, start: Start
+) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Sentences about useful columns of the table, and the cells of each listed image."""
+    hints, useful = [], {}
+    for name, cells in columns_of(table, images):
+        of_files = np.array([cells[str(file.relative_to(images.folder))] for file in images.files])
+        if hint := suggestion(name, of_files, images.labels, together, start):
+            hints.append(hint)
+            useful[name] = cells
+    return hints, useful
 
 
 def _together(images: Sample, found: list[Start], *, ungrouped: bool) -> tuple[np.ndarray, list[str]]:
@@ -138,12 +135,12 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
     return known, f"labels: {len(counts)} classes with {each}, {independent}"
 
 
-def _about(folder: Path, images: Sample) -> str:
+def _about(images: Sample) -> str:
     total = f" of {len(images.listed)}" if len(images.listed) > len(images) + images.unreadable else ""
     gray = np.mean([(each == each[..., :1]).all() for each in images.pixels])
     return (
-        f"{folder}: {counted(len(images), 'images')}{total}, {100 * gray:.0f} % of them gray, median short "
-        f"side {np.median(images.sides):.0f} px; unreadable: {images.unreadable}"
+        f"{images.folder}: {counted(len(images), 'images')}{total}, {100 * gray:.0f} % of them gray, median "
+        f"short side {np.median(images.sides):.0f} px; unreadable: {images.unreadable}"
     )
 
 

@@ -108,11 +108,12 @@ class ImageRow(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The rows of a table, those of COLUMNS that it has, and a line with the used and the ignored columns."""
+    """The rows of a table, those of COLUMNS that it has, a line on its columns, and names of unread ones."""
 
     rows: list[ImageRow]
     columns: list[str]
     about: str
+    unread: list[str]
 
 
 def read(
@@ -131,7 +132,7 @@ def read(
             for one; or a row has no path, a URL, a path with backslashes, or a control character.
     """
     others = others or {}
-    content, about = _columns(table, names, naming, others)
+    content, about, unread = _columns(table, names, naming, others)
     empty: list[str | None] = [None] * len(content["path"])
     first = 2 if table.suffix.lower() == ".csv" else 1  # an editor counts the header as line 1
     rows = []
@@ -152,7 +153,7 @@ def read(
             check_printable(cell or "", f"{place}, {name}")
         _, label, group, split = cells[: len(COLUMNS)]
         rows.append(ImageRow(number, path, label, group, split, cells[len(COLUMNS) :]))
-    return Table(rows, [*content], about)
+    return Table(rows, [*content], about, unread)
 
 
 def has_columns(table: Path, names: Collection[str]) -> bool:
@@ -162,8 +163,8 @@ def has_columns(table: Path, names: Collection[str]) -> bool:
 
 def _columns(
     table: Path, names: Mapping[str, str], naming: str, others: Mapping[str, str]
-) -> tuple[dict[str, list[str | None]], str]:
-    """The cells of each of the columns, see `read`; one line with the used and the ignored columns."""
+) -> tuple[dict[str, list[str | None]], str, list[str]]:
+    """The cells of each of the columns, see `read`; one line on all columns; the names of unread ones."""
     one_hot = names.get("label", "").split(",")
     named = *names.values(), *others.values()
     parsed = _read_as_text(table, lambda name: name in (*named, *one_hot) or column_of(name) in names)
@@ -202,9 +203,11 @@ def _columns(
         else:
             raise ValueError(f"{option}={name}, but {table} has the columns {', '.join(every)}; choose one")
         used[name] = f"{used.get(name, name)} as {option}"
-    ignored = ", ".join(name or "''" for name in every if name not in used)
+    unread = [name for name in every if name not in used]
     about = [f"{table}: columns {', '.join(used.values())}", *missing]
-    return found, "; ".join(about + [f"ignored: {ignored}"] * bool(ignored))
+    if unread:
+        about.append(f"ignored: {', '.join(name or repr(name) for name in unread)}")
+    return found, "; ".join(about), unread
 
 
 def _cells(parsed: Any, name: str, *, is_path: bool = False) -> list[str | None]:

@@ -9,14 +9,17 @@ import pytest
 import torch
 
 import cl
+from cl import config
 from cl.commands.advise import RATES, parts
 from cl.commands.inputs import sample
+from cl.commands.inputs.labels import opened_table
 from cl.commands.jobs import starts, trial
 from cl.commands.jobs.starts import PIXELS, Start
 from cl.commands.outputs.advice import FEW, Tried, advice
 from cl.console.command import progress
 from cl.encoders.published import downloaded
 from cl.pretraining.adaptation import verdict
+from cl.runtime.registry import module_of
 from cl.runtime.tables import write_csv
 from pipeline.composition.compose import compose
 from tests.support.files import read_csv
@@ -85,14 +88,59 @@ def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monk
     pixels = starts.find([place / "a.safetensors"], print)[-1:]
     monkeypatch.setattr(starts, "find", lambda *_: pixels)
     assert "ungrouped=true" in overrides(cl.advise(tmp_path, ungrouped=True).commands[-1])
+
+
+def table_of(folder: Path, form: str) -> dict[str, object]:
+    """The arguments of a table of half the images in a folder, whose groups the others belong to."""
+    names = sorted(str(file.relative_to(folder)) for file in folder.glob("*/*.jpg"))
     rows = [
-        (f"{bird}{n}.jpg", int(bird == "robin"), int(bird == "wren"))
-        for bird in ("robin", "wren")
-        for n in range(12)
+        (name, name[:5] if number % 2 else "", f"g{number // 2 % 6}") for number, name in enumerate(names)
     ]
-    write_csv(tmp_path / "labels.csv", ["path", "robin", "wren"], rows)
-    found = cl.advise(tmp_path, labels=tmp_path / "labels.csv", columns={"label": "robin,wren"})
-    assert compose(overrides(found.commands[-1]))["dataset"]["columns"]["label"] == "robin,wren"
+    file, columns = folder / "labels.csv", ["path", "label", "group"]
+    if form == "above":
+        file, rows = folder.parent / "labels.csv", [(f"{folder.name}/{name}", *row) for name, *row in rows]
+    if form == "columns":
+        rows = [(*row, int(row[1] == "robin"), int(row[1] == "wren/")) for row in rows]
+        columns = ["Class Name", "kind", "group", "is robin", "wren"]
+    if form == "no suffix":
+        rows = [(name.removesuffix(".jpg"), *row) for name, *row in rows]
+    write_csv(file, columns, [*rows, *[("other.jpg", "wren", "")] * (form == "others")])
+    named = {"path": "Class Name", "label": "is robin,wren"} if form == "columns" else None
+    return {"labels": file, "columns": named}
+
+
+@pytest.mark.parametrize(
+    "form", ["folders", "split", "unequal", "plain", "above", "columns", "no suffix", "others", "unlabelled"]
+)
+def test_the_recommended_commands_train_on_the_images_that_were_looked_at(
+    form, place, tmp_path, monkeypatch
+) -> None:
+    """With their labels and groups, those of unlabelled images too."""
+    folder, given = tmp_path / "my birds (1)", {}
+    shutil.copytree(place / ("split" if form in ("split", "unequal") else "my birds (1)"), folder)
+    if form == "unequal":
+        (folder / "val" / "wren").rename(folder / "val" / "owl")
+    elif form == "unlabelled":
+        for file in folder.glob("*/*.jpg"):
+            file.rename(folder / f"{file.parent.name}{file.name}")
+    elif form not in ("folders", "split"):
+        given = table_of(folder, form)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cl.commands.outputs.advice.FEW", 1)
+    pixels = starts.find([place / "a.safetensors"], print)[-1:]
+    monkeypatch.setattr(starts, "find", lambda *_: pixels)
+    found = cl.advise(folder, **given)
+    _, *before, train = found.commands
+    for command in before:
+        run_cl(*shlex.split(command)[1:])
+    dataset = config.check(compose(overrides(train))).dataset
+    listed = module_of("sources", dataset.kind).splits(dataset, tmp_path)
+    expected = sample.read(folder, opened_table(given.get("labels"), given.get("columns"), None))
+    known = {
+        (str(image.path.relative_to(folder)), [*listed.classes, ""][image.label], image.group)
+        for image in (*listed.train, *listed.val)
+    }
+    assert known == {(name, *each) for name, each in expected.listed.items()}
 
 
 def test_a_trial_is_judged_by_whole_groups_that_it_does_not_train_on(place) -> None:

@@ -152,7 +152,8 @@ def _labelled(
         known += classes(given, part.names, own)
         for remark in own.ignored() if own and not table else []:
             say(remark)
-    labelled = np.array([label is not None for label in known])
+    labels, groups = np.array(known, str).reshape(-1, 2).T
+    labelled = labels != ""
     if not labelled.any():
         these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"
         if table:
@@ -163,7 +164,6 @@ def _labelled(
         )
     if unlabelled := int((~labelled).sum()):
         say(f"left out {counted(unlabelled, 'images')} without a label")
-    labels, groups = np.array([label or ("", "") for label in known]).T
     unknown = np.zeros((len(names), 2), np.uint64), np.arange(len(names))
     found = LabelledImages(names, files, np.concatenate(features), labels, groups, *unknown).at(labelled)
     return replace(found, digests=digests(found.files))

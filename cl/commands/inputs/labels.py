@@ -54,8 +54,9 @@ class Labels:
                 f"{content.about}; name the column of labels with --column label=..., or all "
                 "columns of a class each with --column label=cat,dog"
             )
-        self._about = content.about
+        self._about, self._columns, self._separator = content.about, columns or {}, separator
         self.file, self.has_groups = file, any(row.group for row in content.rows)
+        self.unread = content.unread  # names of columns
         self._rows: dict[str, LabelsAndGroup] = {}
         self._others: dict[str, dict[str, str]] = {}
         self._places: dict[str, str] = {}
@@ -83,6 +84,20 @@ class Labels:
             self._found.setdefault(key, root / name)
             rows.append(self._rows.get(key, ([], "")))
         return rows
+
+    def with_column(self, name: str) -> "Labels":
+        """The table with one more column, as an option of this name. Raises as the constructor."""
+        return Labels(self.file, self._columns, self._separator, {name: name})
+
+    def options(self) -> list[str]:
+        """The options of a command that reads this table."""
+        named = [word for name, column in self._columns.items() for word in ("--column", f"{name}={column}")]
+        return [
+            "--labels",
+            str(self.file),
+            *named,
+            *(["--separator", self._separator] if self._separator else []),
+        ]
 
     def cells(self, option: str, names: Sequence[str], files: Sequence[Path]) -> np.ndarray:
         """(N,): what the column of this option says about each image, "" for nothing."""
@@ -178,8 +193,8 @@ def labels_in(given: Path) -> Labels | None:
     return Labels(given) if "label" in table.read(given, {"path": "path", "label": "label"}).columns else None
 
 
-def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[str, str] | None]:
-    """The label and group of each image, and None for an image without a label.
+def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[str, str]]:
+    """The label and group of each image, "" for one that it has not.
 
     Names of classes agree however their accents are encoded.
 
@@ -199,10 +214,10 @@ def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[
                 raise ValueError(
                     f"{labels.file} gives {name} the labels {', '.join(own)}; expected one, remove others"
                 )
-        return [(own[0], group) if own else None for own, group in rows]
+        return [(own[0] if own else "", group) for own, group in rows]
     if not given.is_dir():  # the folder that contains the image
         names = ["/".join(Path(name).parts[-2:]) for name in names]
-    return [(label, "") if (label := class_of(name)) else None for name in names]
+    return [(class_of(name) or "", "") for name in names]
 
 
 @dataclass(frozen=True)

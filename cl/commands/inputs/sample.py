@@ -23,6 +23,7 @@ SHORT_SIDE = 192  # pixels of a decoded image at most: crops of 96 px are taken 
 class Sample:
     """N images that can be read, of all images in a folder.
 
+    folder: with all images.
     files, pixels: N paths; N arrays (H, W, 3) uint8.
     sides: (N,) the short sides of the files' images, in pixels.
     labels, groups: (N,) strings, "" for an image without one.
@@ -31,6 +32,7 @@ class Sample:
     unreadable: how many others of the sample cannot be decoded.
     """
 
+    folder: Path
     files: list[Path]
     pixels: list[np.ndarray]
     sides: np.ndarray
@@ -62,7 +64,7 @@ def read(folder: Path, table: Labels | None) -> Sample:
     for given in splits if has_splits else [folder]:
         names = [name for name, _ in images_in([given], Counter())]
         known = classes(given, names, table)
-        rows += [(given / name, *(label or ("", ""))) for name, label in zip(names, known, strict=True)]
+        rows += [(given / name, *own) for name, own in zip(names, known, strict=True)]
     if table and not any(label for _, label, _ in rows):
         raise table.none_of(f"{counted(len(rows), 'images')} in {folder}")
     chosen = np.random.default_rng(0).permutation(len(rows))[:MOST]
@@ -77,6 +79,7 @@ def read(folder: Path, table: Labels | None) -> Sample:
         )
     files, labels, groups, pixels, sides = zip(*readable, strict=True)
     return Sample(
+        folder,
         [*files],
         [*pixels],
         np.array(sides),

@@ -1,0 +1,61 @@
+"""What a column of a table looks useful for in training, and the numbers that say so."""
+
+import numpy as np
+
+from cl.commands.classifiers.heads import FOLDS
+from cl.commands.jobs.starts import Start, by_labels, folds
+from cl.features.knn import nearest_in_array
+from cl.statistics import independent, interval
+
+FEW = 10  # values of a column that may say where or how images were taken
+
+
+def suggestion(
+    name: str, cells: np.ndarray, labels: np.ndarray, together: np.ndarray, start: Start
+) -> str | None:
+    """A sentence about a column that looks useful as `dataset.within` or `dataset.positive`.
+
+    Args:
+        cells: (N,), what the column says about each image; "" for nothing.
+        labels: (N,); a column that follows from them is no use.
+        together: (N,), equal for images that are held out together.
+    """
+    known = cells != ""
+    values, codes = np.unique(cells[known], return_inverse=True)
+    if not 2 <= len(values) <= len(codes) / 2 or len({*zip(labels, cells, strict=True)}) == len({*labels}):
+        return None
+    use = _within if len(values) <= FEW else _positive
+    found = use(start.features[known], codes, together[known])
+    return found and f"column {name}: {len(values)} values; {found}={name} may help"
+
+
+def _within(features: np.ndarray, codes: np.ndarray, together: np.ndarray) -> str | None:
+    """If logistic regression makes half as many errors as the most frequent value."""
+    try:
+        measures = by_labels(features, codes, together, folds(codes, together, FOLDS))
+    except ValueError:  # a value has one image or group
+        return None
+    percent, within = measures["logistic regression"]
+    chance = 100 * np.bincount(codes).max() / len(codes)
+    if percent - chance < 100 - percent:
+        return None
+    return (
+        f"features predict {percent:.0f} % {within or ''} of them, the most frequent is {chance:.0f} %; if "
+        "they say where or how images were taken, dataset.within"
+    )
+
+
+def _positive(features: np.ndarray, codes: np.ndarray, together: np.ndarray) -> str | None:
+    """If the nearest image has the same value more often than by chance."""
+    own, near = np.arange(len(codes)), nearest_in_array(features, features, 2)[1]
+    nearest = np.where(near[:, 0] == own, near[:, 1], near[:, 0])
+    others = np.bincount(codes)[codes] - 1
+    right = (codes[nearest] == codes)[others > 0].astype(float)
+    percent, chance = 100 * right.mean(), 100 * (others[others > 0] / (len(codes) - 1)).mean()
+    within = interval(percent, independent(right, together[others > 0]))
+    if within is None or within.low <= chance:
+        return None
+    return (
+        f"the nearest image has the same for {percent:.0f} % {within}, by chance {chance:.0f} %; if they are "
+        "objects or scenes, dataset.positive"
+    )

@@ -1,0 +1,63 @@
+"""The table of labels and the parameters by which a recipe trains on the images of `cl advise`."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from cl.commands.inputs.labels import NAMES, Labels
+from cl.commands.inputs.sample import Sample
+from cl.images.table import column_of
+
+HOLDOUT = 0.3  # of the labelled images judges a run, unless the folder has val/
+TABLE = "for_training.csv"
+Cells = dict[str, str]  # what a column says about each image of a folder, "" for nothing
+
+
+def columns_of(table: Labels | None, images: Sample) -> Iterator[tuple[str, Cells]]:
+    """The columns besides path, label and split that can be read."""
+    names, files = [*images.listed], [images.folder / name for name in images.listed]
+    for column in table.unread if table else ():
+        with suppress(ValueError):  # captions with line breaks, or two columns of a name
+            assert table
+            cells = table.with_column(column).cells(column, names, files)
+            if column_of(column) != "split":
+                yield column, dict(zip(names, cells.tolist(), strict=True))
+    if table and table.has_groups:
+        yield "group", {name: group for name, (_, group) in images.listed.items()}
+
+
+def labels_of(images: Sample, columns: Mapping[str, Cells]) -> dict[str, list[str]]:
+    """The columns of a table of the images that have a label or group."""
+    rows = [(name, *known) for name, known in images.listed.items() if any(known)]
+    content = {column: [*cells] for column, cells in zip(NAMES, zip(*rows, strict=True), strict=True)}
+    others = {name: [cells[path] for path, *_ in rows] for name, cells in columns.items()}
+    return content | {name: cells for name, cells in others.items() if name not in content}
+
+
+def for_training(
+    images: Sample, table: Labels | None, written: Path | None, *, has_labels: bool
+) -> tuple[list[str], list[str]]:
+    """The command that a recipe needs before it, if any, and the parameters that name images and labels.
+
+    A recipe reads a table that `cl advise` has written: paths in the user's may start elsewhere, or have no
+    image.
+
+    Args:
+        table: the user's.
+        written: by this command.
+        has_labels: whether labels can judge.
+    """
+    data = [f"dataset.name={images.folder.absolute()}"]
+    if not has_labels:
+        return [], data
+    train, val = (
+        {label for name, (label, _) in images.listed.items() if name.startswith(split)}
+        for split in ("train/", "val/")
+    )
+    if images.has_splits and train == val:
+        return [], [*data, "dataset=folder"]
+    data += ["dataset=partly_labelled", f"dataset.table={(written or Path(TABLE)).absolute()}"]
+    options = table.options() if table else []
+    command = ["cl", "advise", str(images.folder), *options, "--minutes", "0", "--to", TABLE]
+    return [shlex.join(command)] * (written is None), [*data, f"dataset.holdout={HOLDOUT}"]
