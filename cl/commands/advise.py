@@ -1,6 +1,5 @@
 """advise: which encoder to start from, and whether training it on one's own images is worth it."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -82,10 +81,8 @@ def advise(
         trials = _trials(measured[0], images, together, judging, minutes, show)
     if target:
         write_table(target, labels_of(images, useful))
-    before, data = for_training(images, table, target, has_labels=len(judging) > 0)
-    data += ["ungrouped=true"] * ungrouped
-    about = [_about(images), labelling, *remarks]
-    return advice(shlex.quote(str(folder)), len(images.listed), about, measured, trials, data, before)
+    named = for_training(images, table, target, has_labels=len(judging) > 0, ungrouped=ungrouped)
+    return advice(len(images.listed), [_about(images), labelling, *remarks], measured, trials, named)
 
 
 def _useful(

@@ -16,6 +16,7 @@ from cl.commands.inputs.labels import opened_table
 from cl.commands.jobs import starts, trial
 from cl.commands.jobs.starts import PIXELS, Start
 from cl.commands.outputs.advice import FEW, Tried, advice
+from cl.commands.outputs.for_training import Named
 from cl.console.command import progress
 from cl.encoders.published import downloaded
 from cl.pretraining.adaptation import verdict
@@ -130,7 +131,8 @@ def test_the_recommended_commands_train_on_the_images_that_were_looked_at(
     pixels = starts.find([place / "a.safetensors"], print)[-1:]
     monkeypatch.setattr(starts, "find", lambda *_: pixels)
     found = cl.advise(folder, **given)
-    _, *before, train = found.commands
+    again, *before, train = found.commands
+    assert given == {} or str(given["labels"]) in shlex.split(again)
     for command in before:
         run_cl(*shlex.split(command)[1:])
     dataset = config.check(compose(overrides(train))).dataset
@@ -216,7 +218,7 @@ def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> 
     ]
     trials = [tried(rate, gain) for rate, gain in zip(RATES, gains, strict=False)]
     folder = place / "my birds (1)"
-    found = advice(str(folder), images, [], known, trials, [f"dataset.name={folder}"])
+    found = advice(images, [], known, trials, Named(str(folder), "", [], [f"dataset.name={folder}"]))
     assert found.verdict == answer
     runs = [overrides(command) for command in found.commands if command.startswith("dvc")]
     assert len(runs) == (recipe is not None)

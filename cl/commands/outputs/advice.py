@@ -1,13 +1,14 @@
 """What `cl advise` found: a screen of numbers, and the sentences that follow from them."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from cl.commands.jobs import trial
 from cl.commands.jobs.starts import PIXELS, Start
+from cl.commands.outputs.for_training import Named
 from cl.console.wording import counted, duration
 from cl.encoders.published import is_name
 from cl.pretraining.adaptation import smallest_seen
@@ -81,30 +82,19 @@ class Advice:
         yield from (f"   {command}" for command in self.commands)
 
 
-def advice(
-    folder: str,
-    images: int,
-    about: list[str],
-    starts: list[Start],
-    trials: list[Tried],
-    data: list[str],
-    before: Sequence[str] = (),
-) -> Advice:
+def advice(images: int, about: list[str], starts: list[Start], trials: list[Tried], named: Named) -> Advice:
     """What follows from the numbers.
 
     Args:
-        folder: for a shell.
         images: how many are in the folder.
-        data: the overrides that name the images and their labels.
-        before: commands that a recipe needs.
     """
     best, pixels, last = starts[0], starts[-1], trials[-1] if trials else None
-    small = [*before, _run("own/small", data)] if images >= FEW else []
+    small = [*named.before, _run("own/small", named.data)] if images >= FEW else []
     if best is pixels:
         answer = [f"no trained encoder is at hand; {GET} ({MEGABYTES} MB) can be downloaded"]
         if images >= FEW:
             answer.append("without a connection, train one from random weights, which takes hours")
-        commands = [f"cl advise {folder} --encoder {GET}", *small]
+        commands = [f"{named.again} --encoder {GET}", *small]
         return Advice("get an encoder", about, starts, [], answer, commands)
     steps = sum(tried.steps for tried in trials)
     is_open = max((tried.comparison.overall.difference for tried in trials), default=0) > 0
@@ -118,17 +108,18 @@ def advice(
             ]
         time = f"{duration(last.full * last.seconds)} here, calculated: {last.full} steps"
         answer.append(f"that takes about {time} of {last.seconds:.2g} s")
-        commands = [*before, _run("own/adapt", data + _settings(best))]
+        commands = [*named.before, _run("own/adapt", named.data + _settings(best))]
         return Advice("adapt" if last.is_better else "try", about, starts, trials, answer, commands)
     if no_better:
         answer = [
             f"{best.title} is no better than {PIXELS}: the mean of its measures is "
-            f"{best.score:.1f} %, that of {PIXELS} {pixels.score:.1f} %"
+            f"{best.score:.1f} %, that of {PIXELS} {pixels.score:.1f} %",
+            "train one from random weights, which takes hours",
         ]
         return Advice("train from scratch", about, starts, trials, answer, small)
     size = best.encoder.transform
     options = "" if best.encoder.records_size else f" --resize {size.resize} --crop {size.crop}"
-    command = f"cl embed {folder} --to features.parquet --encoder {shlex.quote(best.name)}{options}"
+    command = f"cl embed {named.folder} --to features.parquet --encoder {shlex.quote(best.name)}{options}"
     answer = [f"keep {best.title} as it is", *_reasons(best, images, trials)]
     return Advice("keep", about, starts, trials, answer, [command])
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from cl.commands.inputs.labels import NAMES, Labels
@@ -35,29 +36,44 @@ def labels_of(images: Sample, columns: Mapping[str, Cells]) -> dict[str, list[st
     return content | {name: cells for name, cells in others.items() if name not in content}
 
 
-def for_training(
-    images: Sample, table: Labels | None, written: Path | None, *, has_labels: bool
-) -> tuple[list[str], list[str]]:
-    """The command that a recipe needs before it, if any, and the parameters that name images and labels.
+@dataclass(frozen=True)
+class Named:
+    """How commands name the images and their labels.
 
-    A recipe reads a table that `cl advise` has written: paths in the user's may start elsewhere, or have no
-    image.
+    folder: for a shell.
+    again: the command that asked for advice.
+    before: commands that a recipe needs.
+    data: the parameters of a recipe.
+    """
+
+    folder: str
+    again: str
+    before: list[str]
+    data: list[str]
+
+
+def for_training(
+    images: Sample, table: Labels | None, written: Path | None, *, has_labels: bool, ungrouped: bool
+) -> Named:
+    """A recipe reads a table that `cl advise` writes: paths in the user's may start elsewhere.
 
     Args:
         table: the user's.
         written: by this command.
         has_labels: whether labels can judge.
+        ungrouped: each image stands alone.
     """
-    data = [f"dataset.name={images.folder.absolute()}"]
-    if not has_labels:
-        return [], data
+    options = [*(table.options() if table else []), *["--ungrouped"] * ungrouped]
+    again, before = shlex.join(["cl", "advise", str(images.folder), *options]), list[str]()
+    data = [f"dataset.name={images.folder.absolute()}", *["ungrouped=true"] * ungrouped]
     train, val = (
         {label for name, (label, _) in images.listed.items() if name.startswith(split)}
         for split in ("train/", "val/")
     )
-    if images.has_splits and train == val:
-        return [], [*data, "dataset=folder"]
-    data += ["dataset=partly_labelled", f"dataset.table={(written or Path(TABLE)).absolute()}"]
-    options = table.options() if table else []
-    command = ["cl", "advise", str(images.folder), *options, "--minutes", "0", "--to", TABLE]
-    return [shlex.join(command)] * (written is None), [*data, f"dataset.holdout={HOLDOUT}"]
+    if has_labels and images.has_splits and train == val:
+        data.append("dataset=folder")
+    elif has_labels:
+        before = [f"{again} --minutes 0 --to {TABLE}"] * (written is None)
+        path = (written or Path(TABLE)).absolute()
+        data += ["dataset=partly_labelled", f"dataset.table={path}", f"dataset.holdout={HOLDOUT}"]
+    return Named(shlex.quote(str(images.folder)), again, before, data)

@@ -93,9 +93,9 @@ def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> 
 
 def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
     names = ["wren/2024/1.jpg", "2.jpg"]
-    assert classes(tmp_path, names, None) == [("wren", ""), None]
+    assert classes(tmp_path, names, None) == [("wren", ""), ("", "")]
     (tmp_path / "list.txt").touch()
-    assert classes(tmp_path / "list.txt", names, None) == [("2024", ""), None]
+    assert classes(tmp_path / "list.txt", names, None) == [("2024", ""), ("", "")]
 
 
 def test_names_of_classes_agree_however_accents_are_encoded(tmp_path) -> None:
