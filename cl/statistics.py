@@ -88,7 +88,12 @@ def difference(ours: Estimate, other: Estimate) -> Estimate:
 
 
 def interval(
-    percent: float, images: float | None, sd: float | None = None, seeds: int = 1
+    percent: float,
+    images: float | None,
+    sd: float | None = None,
+    seeds: int = 1,
+    *,
+    level: float = LEVEL,
 ) -> Interval | None:
     """The interval of a mean over seeds; None for a single group of images, or if images and seeds give none.
 
@@ -99,12 +104,13 @@ def interval(
         images: number of independent images behind the percentage, possibly fractional if images of a group
             agree; None for other numbers, such as an average precision.
         sd: standard deviation over the seeds.
+        level: how often the interval of the images contains the truth.
     """
     if images == 0:
         return None
     low = high = percent
     if images:
-        z = float(ndtri((1 + LEVEL) / 2))
+        z = float(ndtri((1 + level) / 2))
         shrinkage = 1 + z**2 / images
         centre = (percent + 50 * z**2 / images) / shrinkage
         half = z * math.sqrt(percent * (100 - percent) / images + (50 * z / images) ** 2) / shrinkage
@@ -142,8 +148,8 @@ def separated(groups: np.ndarray | None, images: int) -> np.ndarray:
     return numbers if groups is None else np.where(groups < 0, -1 - numbers, groups)
 
 
-def independent(correct: np.ndarray, groups: np.ndarray | None) -> float:
-    """The number of independent images that would give the mean of `correct` the same 95 % interval.
+def independent(correct: np.ndarray, groups: np.ndarray | None, *, level: float = LEVEL) -> float:
+    """The number of independent images that would give the mean of `correct` the same interval.
 
     The delete-one-group jackknife replaces the variance p (1 - p) / n of independent images. Student's
     quantile replaces the normal one, with one degree of freedom less than there are groups of equal size
@@ -172,7 +178,7 @@ def independent(correct: np.ndarray, groups: np.ndarray | None) -> float:
         count = min(n, p * (1 - p) / variance) if variance else n
     else:
         count = equal  # equal answers do not show how much groups agree: assume full agreement
-    side = (1 + LEVEL) / 2
+    side = (1 + level) / 2
     return float(count * (ndtri(side) / stdtrit(equal - 1, side)) ** 2)
 
 

@@ -86,6 +86,9 @@ labelled_options = _together(
     UNGROUPED,
     click.option("--k", type=SIZE, default=20, show_default=True, help="Neighbours that vote."),
 )
+ACROSS = click.option(
+    "--across", metavar="COLUMN", help="Also classify the images of each value by those of others."
+)
 encoder_options = _together(
     click.option(
         "--encoder",
@@ -192,6 +195,7 @@ def classify_command(**options: Any) -> None:
 @labelled_options
 @TABLE
 @size_options
+@ACROSS
 @entry_point
 def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> None:
     """Tell whether encoder B is better than encoder A on labelled images.
@@ -209,10 +213,11 @@ def compare_command(a: str, b: str, val: tuple[Path, ...], **options: Any) -> No
     images = comparison.val_images + comparison.copies
     share = 100 * comparison.copies / images
     echo(f"left out validation images that are also training images: {comparison.copies} ({share:.1f} %)")
-    echo(f"{'':<22}{'A':>8}{'B':>8}     B - A")
-    for row in comparison.result.rows:
+    width = max(22, *(len(row.measure) for row in comparison.rows))
+    echo(f"{'':<{width}}{'A':>8}{'B':>8}     B - A")
+    for row in comparison.rows:
         within = f"[{row.low:.1f}, {row.high:.1f}]"
-        echo(f"{row.measure:<22}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
+        echo(f"{row.measure:<{width}}{row.a:6.1f} %{row.b:6.1f} %{row.difference:+10.1f} {within}")
     echo(comparison.result.sentence())
 
 
@@ -280,7 +285,7 @@ def embed_command(images: tuple[Path, ...], to: Path, **options: Any) -> None:
 @encoder_options
 @size_options
 @click.option("--predict", metavar="COLUMN", help="Also measure how well the features predict this column.")
-@click.option("--across", metavar="COLUMN", help="Also classify the images of each value by those of others.")
+@ACROSS
 @entry_point
 def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
     """Measure how well the features of an encoder separate the classes of labelled images.

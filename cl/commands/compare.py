@@ -1,8 +1,8 @@
 """compare: whether one encoder is better than another on the same images."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -13,14 +13,17 @@ import torch
 from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.labels import opened_table
+from cl.commands.inputs.labelled import LabelledImages
+from cl.commands.inputs.labels import Labels, opened_table
 from cl.commands.inputs.paths import File, Inputs
+from cl.commands.jobs.by_value import across as across_values
+from cl.commands.jobs.by_value import cells, worst
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened
 from cl.features.correctness import check_different, correctness
 from cl.runtime.tables import columns_of, write_table
-from cl.statistics import MeasureDifference, PairedComparison, judge
+from cl.statistics import TAIL, MeasureDifference, PairedComparison, judge
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class EncoderComparison:
     val_images: without the copies.
     copies: validation images that were left out, because their files are also among the training images;
         `cl.duplicates` finds changed copies.
+    columns: the measures of `across`.
     """
 
     result: PairedComparison
@@ -38,6 +42,12 @@ class EncoderComparison:
     val_images: int
     classes: int
     copies: int
+    columns: tuple[MeasureDifference, ...] = ()
+
+    @property
+    def rows(self) -> list[MeasureDifference]:
+        """Every measure."""
+        return [*self.result.rows, *self.columns]
 
 
 def compare(
@@ -52,6 +62,7 @@ def compare(
     holdout: float = 0.2,
     ungrouped: bool = False,
     k: int = 20,
+    across: str | None = None,
     to: File | None = None,
     resize: int | None = None,
     crop: int | None = None,
@@ -67,6 +78,7 @@ def compare(
         a, b: files or names that `cl.load` takes, or what it returned.
         train, val, labels, columns, separator, holdout, ungrouped: as in `evaluate`.
         k: number of neighbours; all training images if there are fewer.
+        across: as in `evaluate`, beside the verdict. The worst value has the lowest mean of A and B.
         to: a .csv or .parquet file to write, with the fields of `cl.MeasureDifference` as columns.
         resize, crop: as in `embed`, for an encoder whose file records no transform.
 
@@ -75,17 +87,9 @@ def compare(
             are also training images.
     """
     target = target_of(to, a, b, train, val, labels)
-    pair = [copy.copy(opened(given)) for given in (a, b)]
-    if (resize or crop) and all(encoder.records_size for encoder in pair):
-        raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
-    for encoder in pair:
-        if not encoder.records_size:
-            encoder.set_size(resize, crop)
-    names = [
-        f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
-        for given, letter in ((a, "A"), (b, "B"))
-    ]
-    table = opened_table(labels, columns, separator)
+    pair, names = _pair(a, b, resize, crop)
+    width, others = pair[0].width, {"--across": across} if across else {}
+    table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(
         train,
         val,
@@ -93,23 +97,62 @@ def compare(
         labels=table,
         holdout=holdout,
         ungrouped=ungrouped,
-        by_encoder=lambda rows: np.split(rows, [pair[0].width], axis=1),
+        by_encoder=lambda rows: np.split(rows, [width], axis=1),
         say=progress("compare").say,
     )
-    x, y = (np.split(images.features, [pair[0].width], axis=1) for images in (bank, queries))
+    x, y = (np.split(images.features, [width], axis=1) for images in (bank, queries))
     for name, rows in zip(names, x, strict=True):
         check_different(torch.from_numpy(rows), name)
     scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
-    result = judge(scores, queries.together)
-    if target:
-        write_table(target, columns_of(MeasureDifference, result.rows))
-    return EncoderComparison(
-        result,
+    by_value = [*_across(across, table, bank, queries, width, k)] if across and table else []
+    comparison = EncoderComparison(
+        judge(scores, queries.together),
         train_images=len(bank),
         val_images=len(queries),
         classes=len({*bank.labels, *queries.labels}),
         copies=copies,
+        columns=tuple(by_value),
     )
+    if target:
+        write_table(target, columns_of(MeasureDifference, comparison.rows))
+    return comparison
+
+
+def _pair(
+    a: File | Encoder, b: File | Encoder, resize: int | None, crop: int | None
+) -> tuple[list[Encoder], list[str]]:
+    """Both encoders with their sizes of images, and their names in messages."""
+    pair = [copy.copy(opened(given)) for given in (a, b)]
+    if (resize or crop) and all(encoder.records_size for encoder in pair):
+        raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
+    for encoder in pair:
+        if not encoder.records_size:
+            encoder.set_size(resize, crop)
+    return pair, [
+        f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
+        for given, letter in ((a, "A"), (b, "B"))
+    ]
+
+
+def _across(
+    name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, width: int, k: int
+) -> Iterator[MeasureDifference]:
+    """The measures of `evaluate --across`, paired; the worst value is that with the lowest mean of A and B.
+
+    It was chosen of V values, so an interval leaves out TAIL / V at each end (Bonferroni).
+    """
+    known, values = cells(table, "--across", name, bank, queries)
+    sides = zip(*(np.split(images.features, [width], axis=1) for images in (bank, queries)), strict=True)
+    found = [
+        across_values(name, replace(bank, features=x), replace(queries, features=y), known, values, k)
+        for x, y in sides
+    ]
+    for measure in found[0]:
+        right = 100 * np.stack([each[measure] for each in found], 1)
+        yield judge({f"across {name}: {measure}": right}, queries.together).overall
+        title, own = worst(name, values, right.mean(1))
+        tail = TAIL / len(np.unique(values))
+        yield judge({f"{title}: {measure}": right[own]}, queries.together[own], tail=tail).overall
 
 
 def _side_by_side(pair: Sequence[Encoder], names: Sequence[str], images: Path) -> Features:

@@ -16,12 +16,15 @@ from cl.commands.inputs import labelled
 from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels, opened_table
 from cl.commands.inputs.paths import File, Inputs
+from cl.commands.jobs.by_value import across as across_values
+from cl.commands.jobs.by_value import cells, worst
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened
 from cl.features.extraction import PIXELS, Pixels
-from cl.features.scores import checked, knn_correct, linear_correct
+from cl.features.scores import checked, correct_by, knn_correct
 from cl.networks.batch_norm import is_untrained
+from cl.runtime.metric_info import LEVEL
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import independent, interval
 
@@ -127,7 +130,8 @@ def evaluate(
         k: number of neighbours.
         predict: a column of `labels`, such as site: how well the features predict it.
         across: a column of `labels`: the class of the images of each value is found from the training images
-            of the other values; also that of the value where the fewest are right.
+            of the other values; also that of the value where the fewest are right, with an interval that
+            allows for the choice of the worst (Bonferroni).
         to: a .csv or .parquet file to write, with the fields of `Accuracy` as columns.
         prefix, resize, crop: as in `embed`.
 
@@ -157,8 +161,9 @@ def evaluate(
         say(f"left out validation images that are also training images: {copies}")
     bank, known_pixels = _apart(bank, loaded.width)
     queries, asked_pixels = _apart(queries, loaded.width)
-    right = _right(bank.features, bank.labels, queries.features, queries.labels, k)
+    found = correct_by(bank.features, bank.labels, queries.features, queries.labels, k=k)
     pixels = checked(known_pixels, bank.labels, asked_pixels, queries.labels)
+    right = [*found.values()]
     right.insert(2, knn_correct(*pixels, k=k).numpy().astype(float))
     knn, linear, raw, majority = (100 * float(each.mean()) for each in right)
     by_column = [*_by_columns(table, others, bank, queries, k)] if table else []
@@ -185,19 +190,9 @@ def _apart(images: LabelledImages, width: int) -> tuple[LabelledImages, np.ndarr
     return replace(images, features=features), pixels
 
 
-def _right(
-    bank: np.ndarray, known: np.ndarray, queries: np.ndarray, truth: np.ndarray, k: int
-) -> list[np.ndarray]:
-    """(M,) of 0 or 1: which queries kNN, logistic regression and the most frequent class find."""
-    rows = checked(bank, known, queries, truth)
-    classes, counts = np.unique(known, return_counts=True)
-    found = knn_correct(*rows, k=k).numpy(), linear_correct(*rows).numpy(), truth == classes[counts.argmax()]
-    return [each.astype(float) for each in found]
-
-
-def _accuracy(measure: str, right: np.ndarray, together: np.ndarray) -> Accuracy:
-    percent = 100 * float(right.mean())
-    return Accuracy(measure, percent, *(interval(percent, independent(right, together)) or (None, None)))
+def _accuracy(measure: str, right: np.ndarray, together: np.ndarray, level: float = LEVEL) -> Accuracy:
+    percent, images = 100 * float(right.mean()), independent(right, together, level=level)
+    return Accuracy(measure, percent, *(interval(percent, images, level=level) or (None, None)))
 
 
 def _by_columns(
@@ -205,14 +200,8 @@ def _by_columns(
 ) -> Iterator[Accuracy]:
     """The measures of the columns of `--predict` and `--across`."""
     for option, name in options.items():
-        known, truth = (table.cells(option, images.names, images.files) for images in (bank, queries))
-        if not any(truth):
-            raise ValueError(f"{option} {name}: the validation images have none; choose another column")
-        if len({*known} - {""}) < 2:
-            raise ValueError(
-                f"{option} {name}: the training images have fewer than two values; choose another column"
-            )
-        yield from (_predicted if option == "--predict" else _across)(name, bank, queries, known, truth, k)
+        known, values = cells(table, option, name, bank, queries)
+        yield from (_predicted if option == "--predict" else _across)(name, bank, queries, known, values, k)
 
 
 def _predicted(
@@ -220,29 +209,20 @@ def _predicted(
 ) -> Iterator[Accuracy]:
     """How often the value of a column is found from the features, of the images that have one."""
     train, val = known != "", truth != ""
-    k = min(k, int(train.sum()))
-    right = _right(bank.features[train], known[train], queries.features[val], truth[val], k)
-    for measure, each in zip(("kNN", "logistic regression", "most frequent"), right, strict=True):
-        yield _accuracy(f"{name}: {measure}", each, queries.together[val])
+    sides = bank.features[train], known[train], queries.features[val], truth[val]
+    for measure, right in correct_by(*sides, k=min(k, int(train.sum()))).items():
+        yield _accuracy(f"{name}: {measure}", right, queries.together[val])
 
 
 def _across(
     name: str, bank: LabelledImages, queries: LabelledImages, known: np.ndarray, values: np.ndarray, k: int
 ) -> Iterator[Accuracy]:
-    """How often the class is found from images of other values of a column; and for the worst value."""
-    right = np.zeros((2, len(queries)))
-    for value in np.unique(values):
-        train, val = known != value, values == value
-        few = min(k, int(train.sum()))
-        if len({*bank.labels[train]}) < 2:
-            raise ValueError(
-                f"--across {name}: without {value or 'empty cells'}, the training images have fewer than two "
-                "classes; choose another column"
-            )
-        sides = bank.features[train], bank.labels[train], queries.features[val], queries.labels[val]
-        right[:, val] = _right(*sides, few)[:2]
-    for measure, each in zip(("kNN", "logistic regression"), right, strict=True):
-        yield _accuracy(f"across {name}: {measure}", each, queries.together)
-        worst = min(np.unique(values), key=lambda value: each[values == value].mean())
-        own = values == worst
-        yield _accuracy(f"worst {name} ({worst or 'none'}): {measure}", each[own], queries.together[own])
+    """How often the class is found from images of other values of a column; and for the worst value.
+
+    The worst of V values was chosen, so its interval has the level 1 - (1 - LEVEL) / V (Bonferroni).
+    """
+    level = 1 - (1 - LEVEL) / len(np.unique(values))
+    for measure, right in across_values(name, bank, queries, known, values, k).items():
+        yield _accuracy(f"across {name}: {measure}", right, queries.together)
+        title, own = worst(name, values, right)
+        yield _accuracy(f"{title}: {measure}", right[own], queries.together[own], level)

@@ -93,6 +93,22 @@ def linear_correct(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, 
     return known[torch.from_numpy(logits.argmax(1)).to(known.device)] == truth
 
 
+def correct_by(
+    bank: np.ndarray, known: np.ndarray, queries: np.ndarray, truth: np.ndarray, *, k: int
+) -> dict[str, np.ndarray]:
+    """(M,) of 0 or 1: which test rows kNN, logistic regression and the most frequent label find.
+
+    Arguments as in `knn_accuracy`, with labels as strings.
+    """
+    rows = checked(bank, known, queries, truth)
+    labels, counts = np.unique(known, return_counts=True)
+    return {
+        "kNN": knn_correct(*rows, k=k).cpu().numpy().astype(float),
+        "logistic regression": linear_correct(*rows).cpu().numpy().astype(float),
+        "most frequent": (truth == labels[counts.argmax()]).astype(float),
+    }
+
+
 def checked(
     train_features: "ArrayLike | Tensor",
     train_labels: "ArrayLike | Tensor",

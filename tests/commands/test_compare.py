@@ -1,6 +1,8 @@
 """cl compare: the same images for both encoders, copies between the splits, the table, what it refuses."""
 
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,10 @@ import pytest
 import torch
 
 import cl
+from cl.commands import compare
+from cl.commands.inputs.labelled import LabelledImages
+from cl.commands.inputs.labels import Labels
+from cl.commands.jobs.by_value import across, cells
 from cl.features.correctness import correctness
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
@@ -81,6 +87,55 @@ def test_copies_of_training_images_are_left_out_and_groups_are_kept(data, tmp_pa
     found = cl.compare(*both, train=tmp_path / "train", k=3)
     assert (found.copies, found.train_images + found.val_images) == (0, 32)
     assert "held out together with an equal file: 16 images" in capsys.readouterr().err
+
+
+def test_classes_are_found_across_sites_by_both_encoders_in_either_order(data, tmp_path) -> None:
+    """As `cl.evaluate` finds them; the worst site has the lowest mean of both, and a wider interval."""
+    files = sorted(data.glob("*/*/*.jpg"))
+    rows = [(file, file.parts[-2], "abb"[number % 3]) for number, file in enumerate(files)]
+    write_csv(tmp_path / "labels.csv", ["path", "label", "site"], rows)
+    encoders = [data / "a.safetensors", data / "b.safetensors"]
+    given = {"train": data / "train", "val": data / "val", "labels": tmp_path / "labels.csv", "k": 3}
+    found, swapped = (cl.compare(*pair, **given, across="site") for pair in (encoders, encoders[::-1]))
+    assert found.result == cl.compare(*encoders, **given).result
+    for row, mirrored in zip(found.rows, swapped.rows, strict=True):
+        assert (row.measure, row.a, row.b) == (mirrored.measure, mirrored.b, mirrored.a)
+        assert (row.low, row.high) == (-mirrored.high, -mirrored.low)
+    by_measure = {row.measure: row for row in found.columns}
+    for encoder, column in zip(encoders, "ab", strict=True):
+        alone = {row.measure: row.percent for row in cl.evaluate(encoder, **given, across="site").columns}
+        for measure in ("across site: kNN", "across site: logistic regression"):
+            assert getattr(by_measure[measure], column) == pytest.approx(alone[measure])
+    (worst,) = (name for name in by_measure if re.match(r"worst site \([ab]\): kNN", name))
+    assert worst in run_cl("compare", *encoders, "--across", "site", *words(given)).stdout
+
+
+def words(given: dict[str, object]) -> list[object]:
+    return [word for name, value in given.items() for word in (f"--{name}", value)]
+
+
+def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_path) -> None:
+    """Bonferroni's; 60 training and 60 validation images of four sites."""
+    names = [f"{number}.jpg" for number in range(120)]
+    rows = [(name, "x", f"s{number % 4}") for number, name in enumerate(names)]
+    write_csv(tmp_path / "labels.csv", ["path", "label", "site"], rows)
+    labels = np.array(["robin", "wren", "wren"])[np.arange(120) % 3]
+    features = np.random.default_rng(0).normal(size=(120, 4)).astype(np.float32)
+    features[:, 0] += labels == "wren"
+    unknown = np.full(120, ""), np.zeros((120, 2), np.uint64), np.arange(120)
+    images = LabelledImages(names, [tmp_path / name for name in names], features, labels, *unknown)
+    table = Labels(tmp_path / "labels.csv", others={"--across": "site"})
+    bank, queries = images.at(np.arange(60)), images.at(np.arange(60, 120))
+    worst = [*compare._across("site", table, bank, queries, 2, 3)][1]
+    sites = cells(table, "--across", "site", bank, queries)
+    right = [
+        across("site", *(replace(x, features=x.features[:, part]) for x in (bank, queries)), *sites, 3)["kNN"]
+        for part in (slice(2), slice(2, 4))
+    ]
+    scores = {"kNN": 100 * np.stack(right, 1)[sites[1] == re.findall(r"s\d", worst.measure)[0]]}
+    corrected, uncorrected = (judge(scores, tail=0.025 / number).overall for number in (4, 1))
+    assert (worst.low, worst.high) == (corrected.low, corrected.high)
+    assert corrected.low < uncorrected.low
 
 
 def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project, tmp_path) -> None:

@@ -17,6 +17,7 @@ import cl
 from cl.encoders.encoder import Encoder
 from cl.features.extraction import Pixels
 from cl.runtime.tables import write_csv
+from cl.statistics import interval
 from tests.support.files import read_csv
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
@@ -98,7 +99,9 @@ def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp
     assert found["across site: kNN"].percent == pytest.approx(np.average(across, weights=[3, 3, 6]))
     (worst,) = (row for name, row in found.items() if re.match(r"worst site \([abc]\): kNN", name))
     assert worst.percent == pytest.approx(min(across))
-    assert worst.low <= worst.percent < worst.high
+    images = {"a": 3, "b": 3, "c": 6}[re.findall(r"\((.)\)", worst.measure)[0]]
+    alone, chosen = (interval(worst.percent, images, level=1 - 0.05 / number) for number in (1, 3))
+    assert (worst.low, worst.high) == (chosen.low, chosen.high) != (alone.low, alone.high)
     write_csv(tmp_path / "labels.csv", ["path", "label", "site"], [(*row[:2], row[1]) for row in rows])
     with pytest.raises(ValueError, match="--across site: without robin, .* fewer than two classes"):
         cl.evaluate(encoder, across="site", **given)
