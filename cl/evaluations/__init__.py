@@ -34,9 +34,11 @@ class MeasurementConfig(BaseConfig):
     """Parameters common to evaluations and analyses.
 
     needs_labels: whether to skip it on data without labels.
+    needs_values: whether to skip it on data without a column `positive` or `within`.
     """
 
     needs_labels: ClassVar[bool]
+    needs_values: ClassVar[bool] = False
     kind: str
 
     def check(self, train: Reader, val: Reader) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cl.features.knn import classify
+from cl.features.knn import classify, nearest_in_array
 from cl.runtime.distributed import single_process
 
 if TYPE_CHECKING:
@@ -107,6 +107,28 @@ def correct_by(
         "logistic regression": linear_correct(*rows).cpu().numpy().astype(float),
         "most frequent": (truth == labels[counts.argmax()]).astype(float),
     }
+
+
+def nearest_agrees(features: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Whether the nearest other row has a row's value.
+
+    Args:
+        features: (N, D).
+        values: (N,).
+
+    Returns:
+        (N,) bool: the rows whose value another row has; (m,) bool: which of them agree; the percentage that
+        would by chance, 0 without such rows.
+    """
+    codes = np.unique(values, return_inverse=True)[1]
+    others = np.bincount(codes)[codes] - 1
+    shared = others > 0
+    if not shared.any():
+        return shared, shared[:0], 0.0
+    near = nearest_in_array(features, features, 2)[1]
+    nearest = np.where(near[:, 0] == np.arange(len(codes)), near[:, 1], near[:, 0])
+    chance = 100 * float(others[shared].mean()) / (len(codes) - 1)
+    return shared, (codes[nearest] == codes)[shared], chance
 
 
 def checked(

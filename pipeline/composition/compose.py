@@ -64,8 +64,8 @@ def check_no_run(folder: Path) -> None:
 def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
     """The parameters of `dvc exp run -S ...` with these overrides; `say` is told what was dropped.
 
-    A recipe's settings for what is not chosen are dropped; for unlabelled data, so are entries that need
-    labels. The hashes of the starting weights and the overrides themselves are added.
+    A recipe's settings for what is not chosen are dropped; so is what needs labels or columns that the data
+    has not. The hashes of the starting weights and the overrides themselves are added.
     """
     project = CONF.parents[1]
     if project in Path.cwd().parents:
@@ -78,6 +78,10 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
         _set(composed, given)
         _drop_what_is_not_chosen(composed, given)
         _drop_what_needs_labels(composed, notes.append)
+        for name in rules.needing_values(_plain(composed)):
+            del composed.evaluations[name]
+            if "evaluation" in {each.key_or_group for each in given}:
+                notes.append(f"left out {name}: choose dataset.positive or dataset.within for it")
         _add_weights(composed, given, notes.append)
         values = _plain(composed) | {"overrides": overrides}
     except (HydraException, OmegaConfBaseException) as error:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from cl.config import check, read
@@ -20,12 +21,23 @@ FILES = {
 }
 
 
+def settings(kind: str) -> list[str]:
+    """At a tiny size; some need data with columns."""
+    needs_values = module_of("evaluations", kind).Config.needs_values
+    data = (
+        ["recipe=own/small", "dataset=table", "dataset.name=any", "dataset.within=site"]
+        if needs_values
+        else TINY
+    )
+    return [*data, f"evaluation=[{FILES[kind]}]"]
+
+
 @on_all_devices
 @pytest.mark.parametrize("kind", kinds("evaluations"))
 def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
     kind, here, shard_folder, params, tiny_backbone, tmp_path
 ) -> None:
-    (name, config), *_ = check(compose(tmp_path, *TINY, f"evaluation=[{FILES[kind]}]")).evaluations.items()
+    (name, config), *_ = check(compose(tmp_path, *settings(kind))).evaluations.items()
     assert name == FILES[kind]
     if "k" in type(config).model_fields:
         config = config.model_copy(update={"k": 5})
@@ -33,6 +45,7 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
         optim = config.optim.model_copy(update={"epochs": 1, "batch_size": 24})
         config = config.model_copy(update={"optim": optim})
     readers = [Reader(shard_folder, split) for split in ("train", "val")]
+    readers[1].values = {role: np.arange(len(readers[1])) % 5 for role in ("positive", "within")}
     context = evaluated(*readers, params, here.place(tiny_backbone), tmp_path, machine=here)
     before = fingerprint(tiny_backbone)
     metrics = module_of("evaluations", kind).evaluate(config, context)

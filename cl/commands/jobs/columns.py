@@ -4,7 +4,7 @@ import numpy as np
 
 from cl.commands.classifiers.heads import FOLDS
 from cl.commands.jobs.starts import Start, by_labels, folds
-from cl.features.knn import nearest_in_array
+from cl.features.scores import nearest_agrees
 from cl.statistics import independent, interval
 
 FEW = 10  # values of a column that may say where or how images were taken
@@ -47,12 +47,9 @@ def _within(features: np.ndarray, codes: np.ndarray, together: np.ndarray) -> st
 
 def _positive(features: np.ndarray, codes: np.ndarray, together: np.ndarray) -> str | None:
     """If the nearest image has the same value more often than by chance."""
-    own, near = np.arange(len(codes)), nearest_in_array(features, features, 2)[1]
-    nearest = np.where(near[:, 0] == own, near[:, 1], near[:, 0])
-    others = np.bincount(codes)[codes] - 1
-    right = (codes[nearest] == codes)[others > 0].astype(float)
-    percent, chance = 100 * right.mean(), 100 * (others[others > 0] / (len(codes) - 1)).mean()
-    within = interval(percent, independent(right, together[others > 0]))
+    shared, right, chance = nearest_agrees(features, codes)
+    percent = 100 * right.mean()
+    within = interval(percent, independent(right.astype(float), together[shared]))
     if within is None or within.low <= chance:
         return None
     return (

@@ -29,6 +29,14 @@ def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def needing_values(values: dict[str, Any]) -> list[str]:
+    """The evaluations that need a column `positive` or `within`, if the data set has neither."""
+    if values["dataset"].get("positive") or values["dataset"].get("within"):
+        return []
+    entries = values["evaluations"].items()
+    return [name for name, entry in entries if module_of("evaluations", entry["kind"]).Config.needs_values]
+
+
 def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -> None:
     """Raises ValueError if the data has too few images or labels for a stage; names all such parameters."""
     if problems := list(data_problems(params, train, val, processes)):
