@@ -11,11 +11,18 @@ from cl.data.sets import EvalSet
 from cl.evaluations import EvaluationConfig, EvaluationContext
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import extract_all
-from cl.features.scores import correct_by, nearest_agrees
+from cl.features.scores import correct_in_parts, nearest_agrees
 from cl.runtime.metric_info import MetricInfo
 from cl.statistics import separated
 
 FOLDS = 5
+NUMBERS = {
+    "within_knn": MetricInfo("within, kNN", "images whose site, say, those of other groups tell", "lower"),
+    "within_linear": MetricInfo("within, logistic regression", "the same", "lower"),
+    "within_chance": MetricInfo("most frequent value of within", "percent"),
+    "positive_nearest": MetricInfo("positive", "images whose nearest has the same value", "higher"),
+    "positive_chance": MetricInfo("chance for positive", "percent"),
+}
 
 
 class Config(EvaluationConfig):
@@ -32,64 +39,40 @@ class Config(EvaluationConfig):
         return "Columns"
 
     def numbers(self) -> dict[str, MetricInfo]:
-        of_others = "images whose value of dataset.within is found from images of other groups"
-        return {
-            "within_knn": MetricInfo("within, kNN", of_others, "lower"),
-            "within_linear": MetricInfo("within, logistic regression", of_others, "lower"),
-            "within_chance": MetricInfo("most frequent value of within", "percent"),
-            "positive_nearest": MetricInfo(
-                "positive, nearest image",
-                "images whose nearest has their value of dataset.positive",
-                "higher",
-            ),
-            "positive_chance": MetricInfo("chance for positive", "percent"),
-        }
+        return NUMBERS
 
 
 def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
-    """The percentages of the backbone's features, of each head and of each representation."""
-    positions = np.arange(min(config.images, len(context.val)))
-    images = EvalSet(context.val, context.transform, positions)
-    metrics: dict[str, dict[str, float]] = {}
+    """NUMBERS of the backbone's features, of each head and of each representation, for the columns used."""
+    val, metrics = context.val, dict[str, dict[str, float]]()
+    images = EvalSet(val, context.transform, np.arange(min(config.images, len(val))))
     for names, encoder in context.encoder.passes():
         found = extract_all(encoder, images, context.machine, count=context.progress.count)
         for name, features in zip(names, found, strict=True):
-            rows = features.cpu().numpy()
-            metrics[name] = _within(rows, context.val, config.k) | _positive(rows, context.val)
+            metrics[name] = {}
+            for role, measure in (("within", _within), ("positive", _positive)):
+                values = val.values.get(role, np.full(len(val), -1))[: len(images)]
+                known = np.flatnonzero(values >= 0)
+                metrics[name] |= measure(features.cpu().numpy()[known], values[known], val, known, config.k)
     return metrics
 
 
-def _known(val: Reader, role: str, images: int) -> tuple[np.ndarray, np.ndarray]:
-    """The positions (n,) of the images with a value of the column, and their values."""
-    values = val.values.get(role, np.full(images, -1))[:images]
-    return (known := np.flatnonzero(values >= 0)), values[known]
-
-
-def _within(features: np.ndarray, val: Reader, k: int) -> dict[str, float]:
-    """By cross-validation; images of a group are in one fold."""
-    known, values = _known(val, "within", len(features))
+def _within(x: np.ndarray, values: np.ndarray, val: Reader, at: np.ndarray, k: int) -> dict[str, float]:
+    """By cross-validation, with images of a group in one fold; `at`: the images' positions."""
     if len(np.unique(values)) < 2:
         return {}
-    groups = np.unique(separated(val.groups, len(val))[known], return_inverse=True)[1]
+    groups = np.unique(separated(val.groups, len(val))[at], return_inverse=True)[1]
     folds = np.random.default_rng(0).permutation(groups.max() + 1)[groups] % FOLDS
-    right = {"kNN": np.zeros(len(known)), "logistic regression": np.zeros(len(known))}
-    for fold in np.unique(folds):
-        seen, held = folds != fold, folds == fold
-        if len(np.unique(values[seen])) > 1:
-            sides = features[known][seen], values[seen], features[known][held], values[held]
-            found = correct_by(*sides, k=min(k, int(seen.sum())))
-            for measure, each in right.items():
-                each[held] = found[measure]
-    knn, linear = (share(torch.from_numpy(each > 0), val, known) for each in right.values())
-    chance = 100 * float(np.unique(values, return_counts=True)[1].max()) / len(known)
+    parts = [(folds != fold, folds == fold) for fold in range(FOLDS)]
+    right = correct_in_parts(x, values, x, values, [part for part in parts if part[1].any()], k=k)
+    knn, linear, _ = (share(torch.from_numpy(each > 0), val, at) for each in right.values())
+    chance = 100 * float(np.unique(values, return_counts=True)[1].max()) / len(at)
     return {"within_knn": knn, "within_linear": linear, "within_chance": chance}
 
 
-def _positive(features: np.ndarray, val: Reader) -> dict[str, float]:
-    """Of the images that share their value with another."""
-    known, values = _known(val, "positive", len(features))
-    shared, right, chance = nearest_agrees(features[known], values)
+def _positive(x: np.ndarray, values: np.ndarray, val: Reader, at: np.ndarray, k: int) -> dict[str, float]:
+    """Of the images that share their value with another; one neighbour votes, whatever k."""
+    shared, right, chance = nearest_agrees(x, values)
     if not shared.any():
         return {}
-    found = share(torch.from_numpy(right), val, known[shared])
-    return {"positive_nearest": found, "positive_chance": chance}
+    return {"positive_nearest": share(torch.from_numpy(right), val, at[shared]), "positive_chance": chance}

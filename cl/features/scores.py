@@ -1,5 +1,6 @@
 """How good features are, without the pipeline: accuracies of simple classifiers on arrays or tensors."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,6 +108,30 @@ def correct_by(
         "logistic regression": linear_correct(*rows).cpu().numpy().astype(float),
         "most frequent": (truth == labels[counts.argmax()]).astype(float),
     }
+
+
+def correct_in_parts(
+    bank: np.ndarray,
+    known: np.ndarray,
+    queries: np.ndarray,
+    truth: np.ndarray,
+    parts: Iterable[tuple[np.ndarray, np.ndarray]],
+    *,
+    k: int,
+) -> dict[str, np.ndarray]:
+    """(M,): `correct_by` of each test row; 0 in a part whose training rows have one label.
+
+    Args:
+        parts: of training and of test rows, as in cross-validation.
+        k: number of neighbours; all training rows of the part if they are fewer.
+    """
+    right = {measure: np.zeros(len(truth)) for measure in ("kNN", "logistic regression", "most frequent")}
+    for seen, asked in parts:
+        if len({*known[seen]}) > 1:
+            sides = bank[seen], known[seen], queries[asked], truth[asked]
+            for measure, each in correct_by(*sides, k=min(k, len(sides[1]))).items():
+                right[measure][asked] = each
+    return right
 
 
 def nearest_agrees(features: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

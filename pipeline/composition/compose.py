@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cl import config
 from cl.config import rules
+from cl.config.rules.data import needing_values
 from cl.runtime.registry import module_of
 from pipeline.composition import mistakes, weight_hashes
 from pipeline.composition.conf import CONF, ENTRIES, Values, groups
@@ -78,7 +79,7 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
         _set(composed, given)
         _drop_what_is_not_chosen(composed, given)
         _drop_what_needs_labels(composed, notes.append)
-        for name in rules.needing_values(_plain(composed)):
+        for name in needing_values(_plain(composed)):
             del composed.evaluations[name]
             if "evaluation" in {each.key_or_group for each in given}:
                 notes.append(f"left out {name}: choose dataset.positive or dataset.within for it")

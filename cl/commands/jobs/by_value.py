@@ -4,17 +4,13 @@ import numpy as np
 
 from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels
-from cl.features.scores import correct_by
+from cl.features.scores import correct_in_parts
 
 
 def cells(
     table: Labels, option: str, name: str, bank: LabelledImages, queries: LabelledImages
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) and (M,): what the column that the option names says about training and validation images.
-
-    Raises:
-        ValueError: the latter have no value, or the former fewer than two.
-    """
+    """(N,) and (M,): what the column that the option names says about training and validation images."""
     known, values = (table.cells(option, images.names, images.files) for images in (bank, queries))
     if not any(values):
         raise ValueError(f"{option} {name}: the validation images have none; choose another column")
@@ -31,22 +27,17 @@ def across(
     """(M,) of 0 or 1: whose class kNN and logistic regression find from images of other values of a column.
 
     Args:
-        known, values: (N,) and (M,), its values.
-        k: number of neighbours; all images of other values if they are fewer.
+        known, values: `cells`.
     """
-    right = {measure: np.zeros(len(queries)) for measure in ("kNN", "logistic regression")}
-    for value in np.unique(values):
-        train, val = known != value, values == value
+    parts = [(known != value, values == value) for value in np.unique(values)]
+    for train, val in parts:
         if len({*bank.labels[train]}) < 2:
             raise ValueError(
-                f"--across {name}: without {value or 'empty cells'}, the training images have fewer than two "
-                "classes; choose another column"
+                f"--across {name}: without {values[val][0] or 'empty cells'}, the training images have fewer "
+                "than two classes; choose another column"
             )
-        sides = bank.features[train], bank.labels[train], queries.features[val], queries.labels[val]
-        found = correct_by(*sides, k=min(k, int(train.sum())))
-        for measure, each in right.items():
-            each[val] = found[measure]
-    return right
+    right = correct_in_parts(bank.features, bank.labels, queries.features, queries.labels, parts, k=k)
+    return {measure: right[measure] for measure in ("kNN", "logistic regression")}
 
 
 def worst(name: str, values: np.ndarray, right: np.ndarray) -> tuple[str, np.ndarray]:

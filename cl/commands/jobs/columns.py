@@ -16,8 +16,7 @@ def suggestion(
     """A sentence about a column that looks useful as `dataset.within` or `dataset.positive`.
 
     Args:
-        cells: (N,), what the column says about each image; "" for nothing.
-        labels: (N,); a column that follows from them is no use.
+        cells, labels: (N,), "" for nothing; a column that follows from labels is of no use.
         together: (N,), equal for images that are held out together.
     """
     known = cells != ""

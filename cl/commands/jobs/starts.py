@@ -24,7 +24,7 @@ from cl.encoders.published import downloaded
 from cl.features.extraction import PIXELS as SIDE
 from cl.features.extraction import Pixels
 from cl.features.knn import nearest_in_array
-from cl.features.scores import checked, knn_correct, linear_correct
+from cl.features.scores import correct_in_parts
 from cl.networks.backbones import Backbone
 from cl.statistics import Interval, independent, interval
 
@@ -126,15 +126,12 @@ def by_labels(features: np.ndarray, labels: np.ndarray, together: np.ndarray, pa
 
     The intervals are wider because folds share training images, as in `cl classify`.
     """
-    found: dict[str, np.ndarray] = {name: np.zeros(len(labels)) for name in ("kNN", "logistic regression")}
-    for seen, held in parts:
-        rows = checked(features[seen], labels[seen], features[held], labels[held])
-        found["kNN"][held] = knn_correct(*rows, k=min(K, len(seen))).cpu().numpy()
-        found["logistic regression"][held] = linear_correct(*rows).cpu().numpy()
+    found = correct_in_parts(features, labels, features, labels, parts, k=K)
     inflation = 1 + len(parts) / (len(parts) - 1)
     return {
         name: (100 * each.mean(), interval(100 * each.mean(), independent(each, together) / inflation))
         for name, each in found.items()
+        if name != "most frequent"
     }
 
 

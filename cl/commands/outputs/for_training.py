@@ -38,18 +38,12 @@ def labels_of(images: Sample, columns: Mapping[str, Cells]) -> dict[str, list[st
 
 @dataclass(frozen=True)
 class Named:
-    """How commands name the images and their labels.
+    """How commands name the images and their labels."""
 
-    folder: for a shell.
-    again: the command that asked for advice.
-    before: commands that a recipe needs.
-    data: the parameters of a recipe.
-    """
-
-    folder: str
-    again: str
-    before: list[str]
-    data: list[str]
+    folder: str  # for a shell
+    again: str  # the command that asked for advice
+    before: list[str]  # commands that a recipe needs
+    data: list[str]  # the parameters of a recipe
 
 
 def for_training(
@@ -58,10 +52,8 @@ def for_training(
     """A recipe reads a table that `cl advise` writes: paths in the user's may start elsewhere.
 
     Args:
-        table: the user's.
-        written: by this command.
+        table, written: the user's, and that of this command.
         has_labels: whether labels can judge.
-        ungrouped: each image stands alone.
     """
     options = [*(table.options() if table else []), *["--ungrouped"] * ungrouped]
     again, before = shlex.join(["cl", "advise", str(images.folder), *options]), list[str]()
