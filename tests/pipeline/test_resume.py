@@ -13,7 +13,7 @@ from cl import config
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_tensors
 from pipeline.composition.compose import write
-from tests.pipeline.test_teacher import SETTINGS, saved
+from tests.support.distilling import SETTINGS, saved
 from tests.support.pictures import picture_file
 from tests.support.stages import Stage, answers, start
 from tests.support.tiny import write_shards
