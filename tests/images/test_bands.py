@@ -201,6 +201,13 @@ def test_other_types_become_one_that_holds_all_values(name) -> None:
     assert np.array_equal(found.astype(EXACT[name].dtype), EXACT[name], equal_nan=found.dtype == np.float32)
 
 
+def test_at_most_64_bands_are_read_unless_some_are_chosen() -> None:
+    content = saved(np.zeros((99, 99, 65), np.uint8))
+    assert bands.read(content, [65, 1]).shape == (99, 99, 2)
+    with pytest.raises(ValueError, match="65 bands, expected at most 64"):
+        bands.read(content)
+
+
 @pytest.mark.parametrize("name", INEXACT)
 def test_values_that_would_be_rounded_are_refused(name) -> None:
     with pytest.raises(ValueError, match=f"{INEXACT[name].dtype}.*write"):
@@ -209,7 +216,6 @@ def test_values_that_would_be_rounded_are_refused(name) -> None:
 
 WRONG = {
     "2 bands, expected 5": tiff(DEPTHS["uint16"][..., :2], "minisblack", planarconfig="contig"),
-    "65 bands": saved(np.zeros((99, 99, 65), np.uint8)),
     "the bands .*expected coastal": tagged(DEPTHS["uint16"], metadata=GDAL.replace("red", "swir")),
     "7.0 for pixels without data, expected 5.0": tagged(DEPTHS["uint16"], missing=7),
     "an array .*fewer bands than rows": saved(np.zeros((7, 9, 7), np.uint8)),
