@@ -16,9 +16,10 @@ from cl.runtime.metric_info import MetricInfo
 from cl.statistics import separated
 
 FOLDS = 5
+OF_OTHERS = "images whose value is found from those of other groups"
 NUMBERS = {
-    "within_knn": MetricInfo("within, kNN", "images whose site, say, those of other groups tell", "lower"),
-    "within_linear": MetricInfo("within, logistic regression", "the same", "lower"),
+    "within_knn": MetricInfo("within, kNN", OF_OTHERS, "lower"),
+    "within_linear": MetricInfo("within, logistic regression", OF_OTHERS, "lower"),
     "within_chance": MetricInfo("most frequent value of within", "percent"),
     "positive_nearest": MetricInfo("positive", "images whose nearest has the same value", "higher"),
     "positive_chance": MetricInfo("chance for positive", "percent"),
