@@ -133,7 +133,7 @@ def _cells(decision: Decision, verdict: str, level: float = LEVEL) -> tuple[str,
     """The claim, its difference with the interval, seeds and verdict."""
     claim, difference, interval, seeds, said = cells(decision, verdict, level)
     text = str(decision.comparison) + ("" if claim == "above 0" else f", {claim}")
-    return text, f"{difference} ({interval})", seeds, said
+    return text, f"{difference} ({interval})" if interval else difference, seeds, said
 
 
 if __name__ == "__main__":

@@ -77,22 +77,18 @@ def commit() -> str:
 
 
 def table(found: list[dict[str, str]]) -> str:
-    """Markdown: a row for each method, best first."""
-    values: dict[tuple[str, str], dict[int, float]] = {}
+    """Markdown: a row for each method, best first, and one for the untrained encoder."""
+    values: dict[tuple[str, str], list[float]] = {}
     seconds: dict[tuple[str, str], list[float]] = {}
     for row in found:
+        values.setdefault((row["method"], row["loss"]), []).append(float(row["knn_top1"]))
         seconds.setdefault((row["method"], row["loss"]), []).append(float(row["seconds"]))
-        values.setdefault((row["method"], row["loss"]), {})[int(row["seed"])] = float(row["knn_top1"])
     start = values.pop((RANDOM, ""))
-    ordered = sorted(values.items(), key=lambda item: -fmean(item[1].values()))
-    lines = ["| method | loss | kNN top-1 | gain | seconds |", "|---" * 5 + "|"]
-    for (method, loss), by_seed in ordered:
-        gains = [value - start[seed] for seed, value in by_seed.items()]
-        knn = rows.mean_and_deviation(list(by_seed.values()))
-        gain, duration = rows.mean_and_deviation(gains), fmean(seconds[method, loss])
-        lines.append(f"| {method} | {loss} | {knn} | {gain} | {duration:,.0f} |")
-    knn = rows.mean_and_deviation(list(start.values()))
-    lines.append(f"| untrained encoder | | {knn} | | |")
+    lines = ["| method | loss | kNN top-1 | seconds |", "|---" * 4 + "|"]
+    for (method, loss), each in sorted(values.items(), key=lambda item: -fmean(item[1])):
+        duration = fmean(seconds[method, loss])
+        lines.append(f"| {method} | {loss} | {rows.mean_and_deviation(each)} | {duration:,.0f} |")
+    lines.append(f"| untrained encoder | | {rows.mean_and_deviation(start)} | |")
     return "\n".join(lines)
 
 
