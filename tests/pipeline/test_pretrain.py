@@ -14,11 +14,13 @@ import torch
 
 from benchmarks.parameters import parameters
 from cl import config
+from cl.data.order import Plan
 from cl.objective.batch import Batch
 from cl.runtime import files, machine
 from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from cl.training import optim, start
+from pipeline import pretrain as stage
 from pipeline.composition.compose import write
 from pipeline.support import pretraining, runs
 from pipeline.support.pretraining import build
@@ -202,10 +204,14 @@ def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_pat
 def test_encoders_are_compiled_where_it_pays(
     device, size, images, cut, compiler, compiled, monkeypatch
 ) -> None:
+    """The line at the start says so, and names device and precision."""
     monkeypatch.setenv("CXX", compiler)
     params = parameters(f"views.random.size={size}", "optim.epochs=1", *f"patches={cut}".split())
     gpu = Machine(torch.device(device), 0, "bf16")
-    assert pretraining.decide_compile(params, gpu, images).optim.compile is compiled
+    decided = pretraining.decide_compile(params, gpu, images)
+    assert decided.optim.compile is compiled
+    said = stage._settings(decided, SimpleNamespace(plan=Plan(images, 128, seed=0)), gpu)
+    assert said.endswith(f"on 1 x {device} in bf16" + ", compiled" * compiled)
     chosen = parameters("optim.compile=false")
     assert pretraining.decide_compile(chosen, gpu, images) is chosen
 
