@@ -87,6 +87,8 @@ def test_metrics_are_named_uniquely_and_have_provenance(clone) -> None:
             made = json.loads(path.with_name(f"{path.stem}.provenance.json").read_text())
             if made["parameters"].get("precision") == "auto":
                 assert made["precision"] == "fp32", "what it became"
+            if path.stem == "pretrain":
+                assert made["compiled"] is False, "what auto became"
             names += json.loads(path.read_text())
     assert len(set(names)) == len(names)
     expected = "knn_top1 voc_c4_ap50 random_knn_top1 random_knn_pixels_top1 neighbours_same_class"
