@@ -11,8 +11,7 @@ import tifffile
 
 from cl.images import bands
 from cl.images.band_files import load
-from tests.images.test_bands import DEPTHS, planes, shards
-from tests.images.test_samples import tiff
+from tests.support.band_files import DEPTHS, planes, shards, tiff
 
 pydicom = pytest.importorskip("pydicom")
 pytest.importorskip("imagecodecs")

@@ -2,119 +2,31 @@
 
 import io
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 from PIL import Image as Picture
 
-from cl.data.reader import Reader
 from cl.images import bands, decoding
 from cl.images.band_files import load
-from cl.images.image import Splits
-from cl.images.listing import Keys, Listing
-from cl.shards import writing
-from cl.shards.manifest import Manifest
-from cl.shards.team import Team
-from cl.sources import Storage
-from tests.images.test_samples import png, tiff
-from tests.support.tiny import STORAGE, pixels_by_key
-
-RNG = np.random.default_rng(0)
-HEIGHT, WIDTH = 21, 34
-DEPTHS = {
-    "uint8": RNG.integers(0, 2**8, (HEIGHT, WIDTH, 5)).astype(np.uint8),
-    "uint16": RNG.integers(0, 2**16, (HEIGHT, WIDTH, 5)).astype(np.uint16),
-    "float32": RNG.normal(0, 1e6, (HEIGHT, WIDTH, 5)).astype(np.float32),
-}
-NAMES = ["coastal", "blue", "green", "red", "near infrared"]
-ITEMS = (f'<Item name="DESCRIPTION" sample="{n}" role="description">{NAMES[n]}</Item>' for n in range(5))
-GDAL = f"<GDALMetadata>{''.join(ITEMS)}</GDALMetadata>"
-GRAY = {"photometric": "minisblack"}
-
-
-def planes(pixels: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
-
-
-def tagged(pixels: np.ndarray, missing: object = None, metadata: str = GDAL) -> bytes:
-    """A GeoTIFF as GDAL writes it, as far as bands are concerned."""
-    tags = [(42112, "s", 0, metadata, False)]
-    tags += [] if missing is None else [(decoding.NO_DATA, "s", 0, str(missing), False)]
-    return tiff(pixels, "minisblack", planarconfig="contig", extratags=tags, metadata=None)
-
-
-def pages(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    with tifffile.TiffWriter(file) as writer:
-        for band in planes(pixels):
-            writer.write(band, metadata=None)
-    return file.getvalue()
-
-
-def ome(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    metadata = {"axes": "CYX", "Channel": {"Name": NAMES}}
-    tifffile.imwrite(file, planes(pixels), ome=True, metadata=metadata, **GRAY)
-    return file.getvalue()
-
-
-def saved(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, pixels)
-    return file.getvalue()
-
-
-def zipped(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.savez_compressed(file, **{name: pixels[..., n] for n, name in enumerate(NAMES)})
-    return file.getvalue()
-
-
-def imagej(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    tifffile.imwrite(file, planes(pixels), imagej=True, metadata={"axes": "CYX"})
-    return file.getvalue()
-
-
-WRITERS: dict[str, Callable[[np.ndarray], bytes]] = {
-    "tif": lambda pixels: tiff(pixels, "minisblack", planarconfig="contig"),
-    "planes.tif": lambda pixels: tiff(pixels, "minisblack", planarconfig="separate"),
-    "pages.tif": pages,
-    "bigendian.tif": lambda pixels: tiff(pixels, "minisblack", planarconfig="contig", byteorder=">"),
-    "big.tif": lambda pixels: tiff(pixels, "minisblack", planarconfig="contig", bigtiff=True),
-    "tiles.tif": lambda pixels: tiff(pixels, "minisblack", planarconfig="contig", tile=(16, 16)),
-    "deflate.tif": lambda pixels: tiff(
-        pixels, "minisblack", planarconfig="contig", compression="deflate", predictor=True
-    ),
-    "gdal.tif": tagged,
-    "ome.tif": ome,
-    "imagej.tif": imagej,
-    "npy": saved,
-    "planes.npy": lambda pixels: saved(planes(pixels)),
-    "fortran.npy": lambda pixels: saved(np.asfortranarray(pixels)),
-    "bigendian.npy": lambda pixels: saved(pixels.astype(pixels.dtype.newbyteorder(">"))),
-    "npz": zipped,
-}
-NAMED = {"gdal.tif", "ome.tif", "npz"}
-
-
-def shards(
-    folder: Path, files: dict[str, bytes], channels: bands.Channels = "all", workers: int = 1
-) -> tuple[Reader, Manifest]:
-    """Training images in shards, with one of them for validation too."""
-    root, keys = folder / "raw", Keys()
-    train, val = Listing(root, keys), Listing(root, keys)
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
-        keys.add(name)
-        train.add(name, None)
-    storage = Storage(**{"shard_images": 4, **STORAGE, "upright": True, "channels": channels})
-    manifest = writing.write(Splits([], train, val), "unlabelled", storage, folder / "shards", Team(workers))
-    return Reader(folder / "shards", "train"), manifest
+from tests.support.band_files import (
+    DEPTHS,
+    GDAL,
+    GRAY,
+    HEIGHT,
+    NAMED,
+    NAMES,
+    RNG,
+    WIDTH,
+    WRITERS,
+    png,
+    saved,
+    shards,
+    tagged,
+    tiff,
+)
+from tests.support.tiny import pixels_by_key
 
 
 @pytest.mark.parametrize("dtype", DEPTHS)

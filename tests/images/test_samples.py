@@ -2,16 +2,14 @@
 
 import io
 import re
-import struct
-import zlib
 
 import numpy as np
 import pytest
-import tifffile
 from PIL import Image as Picture
 
 from cl.encoders.encoder import IMAGENET
 from cl.shards.manifest import Manifest
+from tests.support.band_files import png, tiff
 from tests.support.pictures import file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored
 
@@ -23,31 +21,6 @@ SHAPE[9:-9, 7:-7] = 255
 RGB16, GRAY16 = RGB.astype(np.uint16) * 16, GRAY.astype(np.uint16) * 16
 BAND16, SHAPE16 = BAND.astype(np.uint16) * 16, SHAPE.astype(np.uint16) * 257
 ON_WHITE = np.where(SHAPE, RGB, 255)
-
-
-def tiff(pixels: np.ndarray, photometric: str = "rgb", **options: object) -> bytes:
-    """With separate planes, (H, W, bands) becomes (bands, H, W)."""
-    file = io.BytesIO()
-    if options.get("planarconfig") == "separate":
-        pixels = np.moveaxis(pixels, -1, 0)
-    tifffile.imwrite(file, pixels, photometric=photometric, **options)  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def png(pixels: np.ndarray, colours: int, **chunks: bytes) -> bytes:
-    """By the format's definition; colours: 0 gray, 2 RGB, 3 palette, 4 and 6 with opacity."""
-    bits = 8 * pixels.dtype.itemsize
-    height, width = pixels.shape[:2]
-    rows = b"".join(b"\0" + row.astype(f">u{bits // 8}").tobytes() for row in pixels)
-    parts = {"IHDR": struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, 0), **chunks}
-    parts |= {"IDAT": zlib.compress(rows), "IEND": b""}
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body))
-        + kind.encode()
-        + body
-        + struct.pack(">I", zlib.crc32(kind.encode() + body))
-        for kind, body in parts.items()
-    )
 
 
 def ppm(pixels: np.ndarray, maximum: int) -> bytes:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 
+from cl.images.folders import SUFFIXES
 from cl.runtime.registry import module_of
 from cl.runtime.stores import path_of
 from cl.sources import imagenet, unlabelled
@@ -58,7 +59,12 @@ def pictures(store, tmp_path):  # type: ignore[no-untyped-def]
     return unlabelled.splits(SimpleNamespace(**CONFIG), upload(tmp_path / "raw"))
 
 
-CONFIG = {"name": "own", "holdout": 0.3, "folder": lambda raw: raw / "own", "check_present": lambda raw: None}
+CONFIG = {
+    "holdout": 0.3,
+    "suffixes": SUFFIXES,
+    "folder": lambda raw: raw / "own",
+    "check_present": lambda raw: None,
+}
 
 
 def test_failures_while_images_are_read_are_retried(pictures, store, tmp_path) -> None:
