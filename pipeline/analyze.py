@@ -35,14 +35,16 @@ def main(name: str) -> None:
     setup = Setup(backbone, *about)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
+    transform = locations.transform(params.dataset, train)
     with command.results("analyze", name) as results:
         results.notes["precision"] = here.precision  # what `auto` became
+        results.notes |= transform.shown
         context = AnalysisContext(
             method=here.place(method).eval(),
             views=list(params.views.values()),
             train=train,
             val=val,
-            transform=locations.transform(params.dataset, train.manifest.levels),
+            transform=transform,
             epochs=_epochs(command.RESULTS / "pretrain" / "epochs.csv"),
             kept=locations.kept_methods(),
             seed=params.seed,

@@ -106,16 +106,16 @@ def of_teacher(params: Params) -> tuple[Backbone, Params]:
 
 def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> Backbone:
     """The baseline's encoder, initialised from the seed, in eval mode."""
+    params, reader, _ = locations.data(params)
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone).eval()
     if config.training is None:
         return backbone
     progress = command.progress(params.titles[name])
     here = command.find_machine(params)
-    params, reader, _ = locations.data(params)
     training = params.baselines[name].training
     assert isinstance(training, SupervisedTraining)
-    transform = locations.transform(params.dataset, reader.manifest.levels)
+    transform = locations.transform(params.dataset, reader)
     settings, labelled = training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))

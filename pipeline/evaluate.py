@@ -7,10 +7,10 @@ import click
 import numpy as np
 
 from cl.config import Params
+from cl.data.transform import Transform
 from cl.encoders import foreign
 from cl.evaluations import EvaluatedEncoder
 from cl.networks import backbones
-from cl.networks.backbones import Colours
 from cl.runtime.tensor_files import below, load_tensors
 from pipeline.support import command, locations, outputs, runs
 from pipeline.support.evaluation import evaluate
@@ -41,11 +41,11 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
         command.choose(name, params.evaluations, "evaluations")
         outputs.require_inputs("evaluate", name, models=file is None)
     notes: dict[str, Any] = {}
+    fitted, train, _ = locations.data(params)
     if file is None:
-        encoder = load(params)
+        encoder = load(fitted)
     else:
-        dataset = params.dataset
-        encoder, notes = load_foreign(file, prefix, dataset.crop, (dataset.mean, dataset.std))
+        encoder, notes = load_foreign(file, prefix, locations.transform(fitted.dataset, train))
     for name in selected:
         with (
             runs.begin("evaluate", name, encoder=notes.get("sha256", "")) as run,
@@ -67,19 +67,24 @@ def load(params: Params) -> EvaluatedEncoder:
 
 
 def load_foreign(
-    file: str, prefix: str | None, crop: int, normalisation: tuple[Colours, Colours]
+    file: str, prefix: str | None, transform: Transform
 ) -> tuple[EvaluatedEncoder, dict[str, Any]]:
     """A foreign backbone without heads, and its notes, which include the folder of its results.
 
-    crop, normalisation: of the evaluated images; a line is printed if the file records another mean or std.
+    transform: of the evaluated images; a line is printed if the file records another mean or std.
     """
     encoder = foreign.load(file, prefix)
-    backbones.check_size(f"{file}, a {encoder.config.title},", encoder.network, crop, "dataset.crop")
+    name = f"{file}, a {encoder.config.title},"
+    backbones.check_size(name, encoder.network, transform.crop, "dataset.crop", transform.channels)
     deviation = f", trained {encoder.deviation}" if encoder.deviation else ""
     say = command.progress("backbone").say
     say(f"{file}: {encoder.config.title}, {encoder.origin}{deviation}")
     recorded = encoder.normalisation
-    if recorded is not None and not np.allclose(recorded, normalisation, atol=1e-3):
+    own = encoder.metadata.get("transform")
+    if transform.bands and (own is None or Transform.model_validate_json(own).bands != transform.bands):
+        say(f"{file} was trained with other statistics of bands; `cl evaluate` uses its own")
+    normalisation = transform.mean, transform.std
+    if recorded is not None and not transform.bands and not np.allclose(recorded, normalisation, atol=1e-3):
         mean, std = (str(values.tolist()).replace(" ", "") for values in recorded)
         say(
             f"{file} was trained with another normalisation than dataset.mean and dataset.std; "

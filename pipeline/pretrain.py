@@ -80,7 +80,7 @@ def main() -> None:
             provenance.check_unchanged("pretrain")
             origins = {"parent": parent, "teacher": teacher.note(results, params, here)}
             epochs = 0 if unchanged else rows[-1]["epoch"]
-            _save_models(task, trained.optimizer, origins, data.transform, epochs=epochs)
+            _save_models(params, task, trained.optimizer, origins, data.transform, epochs=epochs)
 
 
 class _Trained(NamedTuple):
@@ -170,7 +170,7 @@ def adaptation(
     if params.hand_over == "trained":
         return None
     backbone = pretraining.build(params, here, len(bank), weights).method.evaluated[0]
-    transform = locations.transform(params.dataset, bank.manifest.levels)
+    transform = locations.transform(params.dataset, bank)
     return Adaptation(backbone, bank, queries, transform, here, ungrouped=params.ungrouped)
 
 
@@ -214,6 +214,7 @@ def _write_results(
 ) -> None:
     write_epochs(rows, results.folder / "epochs.csv")
     view_sheet.draw(data, results.folder / "views.png")
+    results.notes |= data.transform.shown
     last = {"pretrain_loss": "loss", "pretrain_knn_top1": "knn_top1"}  # no kNN without labels
     results.metrics |= {name: rows[-1][column] for name, column in last.items() if column in rows[-1]}
     results.notes |= {
@@ -231,6 +232,7 @@ def _write_results(
 
 
 def _save_models(
+    params: Params,
     task: PretrainingTask,
     optimizer: Optimizer,
     origins: dict[str, Any],
@@ -245,6 +247,8 @@ def _save_models(
         "data_manifest_sha256": locations.manifest_hash(),
         "epochs": str(epochs),
     }
+    if transform.bands:  # the parameters do not tell how many
+        metadata["network"] = params.backbone.model_dump_json()
     metadata |= {name: json.dumps(origin) for name, origin in origins.items() if origin}
     save_tensors(task.method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
     save_tensors(task.method.state_dict(), locations.METHOD, metadata)

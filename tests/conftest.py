@@ -18,6 +18,7 @@ from cl.runtime import machine, stores
 from cl.runtime.tensor_files import save_tensors
 from cl.shards import scenes
 from cl.sources import photos
+from tests.support.bands import write_band_shards
 from tests.support.project import ROOT, TINY, compose
 from tests.support.server import LocalServer, object_store
 from tests.support.tiny import SCENES, TinyBackbone, write_shards
@@ -66,6 +67,12 @@ def shard_folder(tmp_path_factory: pytest.TempPathFactory, params: config.Params
     splits = photos.splits(params.dataset, folder / "raw")
     write_shards(splits, folder / "shards", params.dataset.shard_images)
     return folder / "shards"
+
+
+@pytest.fixture(scope="session")
+def band_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of images of five bands of 16 bits: 120 for training and 12 for validation."""
+    return write_band_shards(tmp_path_factory.mktemp("bands"), 120, 12)
 
 
 @pytest.fixture

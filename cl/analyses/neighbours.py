@@ -10,6 +10,7 @@ from torch import Tensor
 from cl.analyses import AnalysisConfig, AnalysisContext
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
+from cl.data.transform import Transform
 from cl.evaluations import labels_of
 from cl.features.extraction import Unit, extract
 from cl.features.knn import nearest
@@ -68,14 +69,15 @@ def draw(found: Tensor, shown: Tensor, context: AnalysisContext) -> None:
         query = int(queries[row])
         label = int(context.val.labels(query))
         positions = bank[found[row].cpu()].tolist()
-        picture = _captioned(context.val, query)
-        rows.append((picture.caption, [picture, *(_captioned(context.train, x, label) for x in positions)]))
+        picture = _captioned(context.val, query, context.transform)
+        near = [_captioned(context.train, x, context.transform, label) for x in positions]
+        rows.append((picture.caption, [picture, *near]))
     write_rows(context.out / "pictures", rows)
 
 
-def _captioned(reader: Reader, position: int, label: int | None = None) -> Captioned:
+def _captioned(reader: Reader, position: int, transform: Transform, label: int | None = None) -> Captioned:
     """An image captioned with its class; marked right or wrong by comparison with `label`."""
-    pixels, own = reader.pixels(position), int(reader.labels(position))
+    pixels, own = transform.picture(reader.pixels(position)), int(reader.labels(position))
     if own < 0:
         return Captioned(pixels, "")
     mark: Literal["", "right", "wrong"] = "" if label is None else "right" if own == label else "wrong"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ from cl.console.command import progress
 from cl.data.transform import Transform
 from cl.encoders.encoder import Encoder, opened
 from cl.encoders.encoder import save as save_encoder
+from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
+from cl.images.folders import SUFFIXES, wrong_suffix
 from cl.statistics import independent, interval, separated
 
 
@@ -177,11 +179,13 @@ def _from_images(
     used: Classifier | None,
 ) -> _Source:
     inputs = existing(images)
-    names = [name for name, _ in listing.images_in(inputs, Counter())]
+    names = [name for name, _ in listing.images_in(inputs, Counter(), SUFFIXES | BAND_SUFFIXES)]
     if not names:
         raise ValueError(f"no images in {inputs[0]}; give images, a folder, a list or a table of images")
     given, prefix = matching.recorded(used.encoder if used else {}, given, prefix)
     encoder = copy.copy(opened(given, prefix))
+    suffixes = listing.suffixes_for(encoder.transform)
+    names = [name for name in names if not wrong_suffix(PurePath(name), suffixes)]
     if used and "transform" in used.encoder and not (encoder.records_size or resize or crop):
         trained = Transform.model_validate_json(used.encoder["transform"])
         resize, crop = trained.resize, trained.crop

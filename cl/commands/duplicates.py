@@ -87,6 +87,11 @@ def duplicates(
         raise ValueError(f"{files[0]} has features of 1 image, which cannot have copies; embed more images")
     rows = np.concatenate([part.features for part in parts]) if len(parts) > 1 else parts[0].features
     loaded = matching.encoder_of(parts[0], files[0], encoder, prefix, show.say)
+    if loaded.transform.bands:
+        raise ValueError(
+            f"{files[0]} has features of bands, but near copies are found by changed pictures in RGB; "
+            "embed pictures with an encoder for RGB, or find images of a cosine near 1: `cl search`"
+        )
     try:
         calibration, pairs = near_duplicates.find(rows, paths, loaded, show.count)
     except FileNotFoundError as error:

@@ -85,7 +85,8 @@ def embed(
             loaded, here = _load(encoder, prefix)
             _choose_size(loaded, resize, crop, shown)
             name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
-            check_size(name, loaded.network, loaded.transform.crop, "--crop")
+            transform = loaded.transform
+            check_size(name, loaded.network, transform.crop, "--crop", transform.channels)
             origin = matching.origin_of(encoder, prefix)
             job = EmbeddingJob(inputs, loaded, path, patches=patches, origin=origin)
             job.check_folder()

@@ -38,11 +38,11 @@ class _WithPixels(Encoder):
         both = copy.copy(encoder)
         both.__class__ = cls
         both.set_size(resize, crop)
-        both.width += 3 * min(both.transform.crop, PIXELS) ** 2
+        both.width += both.transform.channels * min(both.transform.crop, PIXELS) ** 2
         return both
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) to (N, D + 3 s s)."""
+        """(N, C, S, S) to (N, D + C s s)."""
         return torch.cat([super().forward(images), Pixels()(images)], 1)
 
 

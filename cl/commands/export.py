@@ -1,5 +1,6 @@
 """export: write an encoder in the format of another program."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
@@ -9,7 +10,7 @@ from cl.commands.inputs.paths import File
 from cl.commands.outputs.tables import checked, target_of, through_link
 from cl.data.transform import Transform
 from cl.encoders import foreign, formats
-from cl.encoders.encoder import IMAGENET, transform_in, with_size
+from cl.encoders.encoder import IMAGENET, check_channels, transform_in, with_size
 from cl.networks.backbones import check_size
 
 
@@ -67,6 +68,7 @@ def export(
         )
     is_recorded = "transform" in loaded.metadata
     transform = transform_in(loaded.metadata, fspath(encoder))
+    check_channels(transform, loaded.config, fspath(encoder))
     transform = with_size(transform, resize, crop, is_recorded=is_recorded)
     has_size = is_recorded or resize is not None
     metadata = {"network": loaded.config.model_dump_json()}
@@ -75,7 +77,7 @@ def export(
     exported = Exported(path, loaded.config.title, loaded.network.fc_features, _inputs(transform, has_size))
     description = formats.describe(loaded.config, exported.width, transform) if format == TIMM else {}
     if format in ("onnx", TIMM):  # the others take ResNets only, which take any size
-        check_size(fspath(encoder), loaded.network, transform.crop, "--crop")
+        check_size(fspath(encoder), loaded.network, transform.crop, "--crop", transform.channels)
     if format == "torchvision" and not has_size and transform != IMAGENET:
         raise ValueError(
             f"{encoder} has a normalisation of its own, which {format} can record only together with the "
@@ -92,8 +94,18 @@ def export(
 
 
 def _inputs(transform: Transform, has_size: bool) -> str:
+    if bands := transform.bands:
+        return (
+            f"(N, {transform.channels}, {transform.crop}, {transform.crop}) float32: the bands "
+            f"{', '.join(bands.names)}, each minus its mean {_rounded(bands.mean)} over its deviation "
+            f"{_rounded(bands.deviation)}, 0 without data; then resized to {transform.resize} px and cropped"
+        )
     mean, std = ([round(value, 4) for value in values] for values in (transform.mean, transform.std))
     return (
         f"RGB in [0, 1], resized to {transform.resize} px and cropped to {transform.crop} px, mean {mean}, "
         f"std {std}{'' if has_size else ' (defaults: no file records the size)'}"
     )
+
+
+def _rounded(values: Sequence[float]) -> str:
+    return f"[{', '.join(f'{value:.6g}' for value in values)}]"

@@ -110,7 +110,7 @@ def search(
             "Left of the bar: a query. Right: the most similar images, with cosines. "
             f"Features: {path}, by {bank.notes.get('encoder', 'an encoder')} (sha256 {sha256})"
         )
-        decode = matching.transform_of(bank).decoded
+        decode = matching.transform_of(bank).picture_of
         pictures.write(target, "Similar images", about, _pictures(matches, parts, bank), decode)
     elif target:
         write_table(target, columns_of(Match, [*matches.rows()]))

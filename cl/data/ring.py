@@ -30,12 +30,17 @@ class Array:
     shape: tuple[int, ...]
     dtype: type
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
     def allocate(self, rows: int, *, shared: bool) -> np.ndarray:
         """Memory for `rows` rows."""
         if not shared:
             return np.empty((rows, *self.shape), self.dtype)
-        size = rows * math.prod(self.shape) * np.dtype(self.dtype).itemsize
-        return np.frombuffer(mmap.mmap(-1, size), self.dtype).reshape(rows, *self.shape)
+        memory = mmap.mmap(-1, rows * self.bytes)
+        return np.frombuffer(memory, self.dtype).reshape(rows, *self.shape)
 
 
 Fill = Callable[[int, slice, list[np.ndarray]], None]

@@ -1,6 +1,6 @@
 """Batches of views for training, in the order of `cl.data.order`, and whole splits for evaluation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from cl.data import ring
+from cl.data import augment_bands, ring
 from cl.data.order import CHUNK, WINDOW, Plan
 from cl.data.reader import Reader
 from cl.data.to_device import HostBatch, ToDevice
@@ -18,7 +18,6 @@ from cl.data.views import (
     DRAWS,
     RandomNumbers,
     View,
-    centre,
     cut_patches,
     draw_colour_params,
     random_crop_box,
@@ -53,8 +52,9 @@ class TrainSet:
     @property
     def arrays(self) -> list[ring.Array]:
         """The arrays of a batch: the images of each view, and the parameters of their colour operations."""
-        views = [ring.Array((view.size, view.size, 3), np.uint8) for view in self.views]
-        return [*views, ring.Array((len(self.views), DRAWS), np.float32)]
+        views = [self.transform.array(view.size) for view in self.views]
+        draws = augment_bands.draws(self.transform.channels) if self.transform.bands else DRAWS
+        return [*views, ring.Array((len(self.views), draws), np.float32)]
 
     def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
         """Write some rows of a step's batch; runs in the data workers."""
@@ -68,10 +68,15 @@ class TrainSet:
                 rng = RandomNumbers(self.plan.seed, epoch, position, number)
                 if view.jigsaw is None:
                     box = random_crop_box(pixels.shape[:2], view.area, rng)
-                    resize(pixels, box, view, images[number][row : row + 1])
+                    resize(pixels, box, view, images[number][row : row + 1], self.transform.bands)
                 elif copy == 0:  # gives all patches
                     cut_patches(pixels, view, rng, [x[row] for x in images[number : number + view.count]])
-                colour_params[row, number] = draw_colour_params(view, rng)
+                colour_params[row, number] = self._draw(view, rng)
+
+    def _draw(self, view: View, rng: RandomNumbers) -> Sequence[float]:
+        if self.transform.bands:
+            return augment_bands.draw_band_params(view, rng, self.transform.channels)
+        return draw_colour_params(view, rng)
 
     def prefetch(self, step: int) -> None:
         """Prefetch the images of this and the next steps, if the shards are remote."""
@@ -130,20 +135,19 @@ class EvalSet:
         return len(self.positions)
 
     def batches(self, batch_size: int, workers: int) -> Iterator[Tensor]:
-        """All images in batches (N, 3, S, S) uint8, N <= batch_size; memory is reused as in training."""
+        """All images as `Transform.view`, in batches (N, C, S, S), N <= batch_size; memory is reused."""
         starts = range(0, len(self), batch_size)
-        short_side, side = self.transform.resize, self.transform.crop
 
         def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
             if rows.start == 0:
                 self.reader.prefetch(self.positions[start : start + batch_size + PREFETCHED])
             for row, position in enumerate(self.positions[start + rows.start : start + rows.stop].tolist()):
-                arrays[0][row] = centre(self.reader.pixels(position), short_side, side)
+                arrays[0][row] = self.transform.view(self.reader.pixels(position))
 
         def rows(start: int) -> int:
             return min(batch_size, len(self) - start)
 
-        array = ring.Array((side, side, 3), np.uint8)
+        array = self.transform.array(self.transform.crop)
         for (images,) in ring.filled(fill, starts, rows, [array], workers):
             yield _channels_first(images)
 

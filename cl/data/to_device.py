@@ -7,6 +7,7 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
+from cl.data import augment_bands
 from cl.data.augment import augment
 from cl.data.augment_gpu import require_fused
 from cl.data.transform import Transform
@@ -19,8 +20,9 @@ from cl.runtime.machine import Machine, to_device
 class HostBatch:
     """V views of N images, before augmentation.
 
-    images: V tensors (N, 3, S, S) uint8.
-    colour_params: (V, N, DRAWS); each row is a `cl.data.views.ColourParams`.
+    images: V tensors (N, 3, S, S) uint8, or (N, C, S, S) float32 of bands.
+    colour_params: (V, N, draws); each row is a `cl.data.views.ColourParams`, or a `BandParams` of
+        `cl.data.augment_bands`.
     labels, positions, groups, positive, within: int64, as in `cl.objective.batch.Batch`.
     """
 
@@ -37,7 +39,7 @@ class ToDevice:
     """Moves a batch to the device, augments and normalises it; on a GPU, during the previous step."""
 
     def __init__(self, transform: Transform, views: list[View], here: Machine) -> None:
-        self.device, self.fused = here.device, here.fused
+        self.device, self.fused, self.bands = here.device, here.fused, transform.bands
         self.kinds = [(kind, len(list(equal))) for kind, equal in groupby(views)]
         self.mean, self.std = transform.mean_and_std(here.device)
         self.stream = torch.cuda.Stream(here.device) if here.device.type == "cuda" else None
@@ -72,7 +74,10 @@ class ToDevice:
         # Equal views together: a GPU is faster with fewer, larger operations.
         for (view, count), images, colour_params in zip(self.kinds, self.crops(batch), rows, strict=True):
             params = colour_params.flatten(0, 1)
-            ready = augment(images, params, view, mean=self.mean, std=self.std, fused=self.fused)
+            if self.bands:
+                ready = augment_bands.augment(images, params, view)
+            else:
+                ready = augment(images, params, view, mean=self.mean, std=self.std, fused=self.fused)
             views += ready.chunk(count)
         labels, positions = (to_device(x, self.device) for x in (batch.labels, batch.positions))
         others = (

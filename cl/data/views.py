@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import AfterValidator, Field, model_validator
 
+from cl.images.bands import Bands, standardise
 from cl.runtime.base_config import BaseConfig, Range, ascending
 
 Value = TypeVar("Value")
@@ -77,9 +78,28 @@ class Jigsaw(BaseConfig):
         return self
 
 
+class BandChanges(BaseConfig):
+    """Changes of bands, which have no colours to jitter; numbers are in deviations of each band.
+
+    p: probability that a view gets gain, offset and noise.
+    gain, offset: each band times 1 + g, plus o; uniform in [-gain, gain] and [-offset, offset].
+    noise: the largest standard deviation of Gaussian noise; each view has its own, uniform from 0.
+    dropout: probability that a band becomes its mean; one band always remains.
+    turn: probability of one to three quarter turns, for images that may be seen from any side.
+    """
+
+    p: UpTo1
+    gain: UpTo1
+    offset: float = Field(ge=0)
+    noise: float = Field(ge=0)
+    dropout: UpTo1
+    turn: UpTo1
+
+
 class View(BaseConfig):
     """One kind of view, made `count` times per image: crop and flip, then the operations in `order`.
 
+    bands: changes of images of bands, which only these and the blur change.
     photometric: probability of a fifth operation, which `order` must then name: posterize, sharpen, solarize
         and stretch the contrast, in this order (PIRL).
     jigsaw: the views are `count` patches of side `size`, from one crop that covers `area` of the image.
@@ -97,6 +117,7 @@ class View(BaseConfig):
     blur: Blur
     solarize: float = Field(ge=0, le=1, description="probability; threshold 0.5")
     order: list[str]
+    bands: BandChanges | None = None
     photometric: float | None = Field(None, ge=0, le=1)
     jigsaw: Jigsaw | None = None
 
@@ -225,10 +246,21 @@ def random_crop_box(
     return left, top, left + w, top + h
 
 
-def resize(pixels: np.ndarray, box: tuple[int, int, int, int], view: View, out: np.ndarray) -> None:
-    """Crop `pixels` (H, W, 3) uint8 to the box; resize with antialiasing into `out` (1, S, S, 3)."""
+def resize(
+    pixels: np.ndarray,
+    box: tuple[int, int, int, int],
+    view: View,
+    out: np.ndarray,
+    bands: Bands | None = None,
+) -> None:
+    """Crop `pixels` to the box; resize with antialiasing into `out` (1, S, S, C).
+
+    RGB (H, W, 3) stays uint8; bands (H, W, C) are standardised to float32.
+    """
     left, top, right, bottom = box
-    part = pixels[None, top:bottom, left:right].copy()  # resizing contiguous memory is three times faster
+    part = pixels[None, top:bottom, left:right]
+    # Resizing contiguous memory is three times faster.
+    part = standardise(part, bands) if bands else part.copy()
     source, target = (torch.from_numpy(array.transpose(0, 3, 1, 2)) for array in (part, out))
     RESIZE[view.interpolation](source, list(target.shape[2:]), False, None, None, out=target)
 
@@ -288,7 +320,7 @@ def _draw_photometric_params(probability: float | None, rng: RandomNumbers) -> l
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
-    """The evaluation view (side, side, 3) uint8: resize to `short_side` with antialiasing, centre crop.
+    """The evaluation view (side, side, C): resize to `short_side` with antialiasing, centre crop.
 
     Only the middle of an extremely long image is resized: the rest would take gigabytes and be cropped.
     """

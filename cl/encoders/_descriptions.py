@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from pydantic import ValidationError
 
-from cl.networks.backbones import BackboneConfig
+from cl.networks.backbones import RGB, BackboneConfig
 from cl.networks.backbones import timm as timm_backbone
 from cl.networks.backbones.resnet import BLOCKS
 from cl.runtime.registry import kinds, module_of
@@ -27,6 +27,7 @@ EXPECTED: dict[str, tuple[Callable[[Any], object], str]] = {
     "global_pool": (lambda value: isinstance(value, str), "a name such as token or avg"),
     "stem_padding": (lambda value: value in (1, 2), "1 or 2 (pixels)"),
     "img_size": (lambda value: _side(value), "pixels such as 224"),
+    "in_chans": (lambda value: isinstance(value, int) and value > 0, "a whole number above 0"),
 }
 
 
@@ -92,7 +93,7 @@ def _config(
 ) -> timm_backbone.Config | None:
     """Our configuration; None for what is recognised by its tensors. Refuses arguments that would be lost."""
     others = {key for key in arguments if key not in ARGUMENTS and "drop" not in key}
-    others -= {"in_chans"} if arguments.get("in_chans") == 3 else set()
+    others -= {"in_chans"}
     known: set[str] = set()
     pool, pools = arguments.get("global_pool"), list[Any](POOLS)
     if name in BLOCKS:
@@ -120,7 +121,13 @@ def _config(
     sides = (_side(size) for size in (arguments.get("img_size"), recorded.get("input_size")))
     size = next(filter(None, sides), network.pretrained_cfg["input_size"][-1])
     return timm_backbone.Config(
-        kind="timm", name=name, size=size, pool=POOLS.get(pool or ""), drop_path=0, checkpointing=False
+        kind="timm",
+        name=name,
+        channels=arguments.get("in_chans", RGB),
+        size=size,
+        pool=POOLS.get(pool or ""),
+        drop_path=0,
+        checkpointing=False,
     )
 
 

@@ -112,5 +112,10 @@ def _config(tensors: dict[str, Tensor], file: str) -> Config:
         )
     stem: Literal["small", "imagenet"] = "small" if first.shape[-1] == 3 else "imagenet"
     return Config(
-        kind="resnet", name=cast(Name, name), width=channels / 64, stem=stem, zero_init_residual=False
+        kind="resnet",
+        name=cast(Name, name),
+        width=channels / 64,
+        stem=stem,
+        zero_init_residual=False,
+        channels=first.shape[1],
     )

@@ -105,8 +105,8 @@ def _patches(tensors: dict[str, Tensor]) -> int:
 def _difference(tensors: dict[str, Tensor]) -> str:
     """How it differs from the known architectures; empty if it does not."""
     projection = tensors.get("patch_embed.proj.weight")
-    if projection is None or projection.ndim != 4 or projection.shape[1] != 3:
-        return "whose patches are not projected by one convolution of RGB"
+    if projection is None or projection.ndim != 4:
+        return "whose patches are not projected by one convolution"
     if not {"cls_token", "pos_embed"} <= tensors.keys():
         return "without a class token and positions"
     if "blocks.0.mlp.w12.weight" in tensors:
@@ -131,7 +131,7 @@ def _has_sines(tensors: dict[str, Tensor], *, rows_first: bool) -> bool:
 def _config(
     tensors: dict[str, Tensor], heads: int, pool: Literal["cls", "average"], file: str
 ) -> BackboneConfig:
-    width, _, patch, _ = tensors["patch_embed.proj.weight"].shape
+    width, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
     size = math.isqrt(_patches(tensors)) * patch
     if "fc_norm.weight" in tensors and "norm.weight" not in tensors:
         usual = {known: HEADS.get(known, known // 64) for known in SIZES}
@@ -143,7 +143,13 @@ def _config(
             )
         name = f"vit_{SIZES[width]}_patch{patch}_224"
         return timm.Config(
-            kind="timm", name=name, size=size, pool="average", drop_path=0, checkpointing=False
+            kind="timm",
+            name=name,
+            size=size,
+            pool="average",
+            drop_path=0,
+            checkpointing=False,
+            channels=channels,
         )
     if width % heads:
         raise ValueError(
@@ -152,6 +158,7 @@ def _config(
         )
     return vit.Config(
         kind="vit",
+        channels=channels,
         size=size,
         patch=patch,
         width=width,

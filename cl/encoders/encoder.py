@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cl.data.transform import ImageLike, Transform
 from cl.encoders import foreign
 from cl.encoders._descriptions import first_of
-from cl.networks.backbones import Backbone, BackboneConfig
+from cl.networks.backbones import RGB, Backbone, BackboneConfig
 from cl.networks.dense import dense_features
 from cl.runtime.base_config import check_crop
 from cl.runtime.machine import channels_last, default_device
@@ -24,7 +24,7 @@ from cl.runtime.tensor_files import licence, save_tensors
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET = Transform(resize=256, crop=224, mean=MEAN, std=STD, upright=True)
-Image = ImageLike | np.ndarray
+Image = ImageLike
 FILES_AND_PICTURES = (str, os.PathLike, Picture.Image)  # `ImageLike`, for isinstance
 ALLOWED = (
     "the path of an image, a PIL image or an array (H, W, 3) of uint8, a list of these, or a tensor "
@@ -36,7 +36,7 @@ class Encoder(nn.Module):
     """A backbone with the transform for its images; `cl.load` reads it from a file.
 
     transform: maps the path of an image, or a PIL image, to (3, S, S) float32; `model_copy(update=...)` of it
-        may replace it.
+        may replace it. That of an encoder of C bands takes files and arrays (H, W, C), and gives C channels.
     architecture: what `sha256` covers besides the weights.
     records_size: whether the encoder's file records the image size; otherwise it is ImageNet's usual size.
     width: features per image.
@@ -65,6 +65,11 @@ class Encoder(nn.Module):
         """One line; `encoder.network` shows all layers."""
         title = self.config.title if self.config else type(self.network).__name__
         return f"Encoder({title}: {self.width} features per image, {self.transform})"
+
+    @property
+    def channels(self) -> int:
+        """Channels of an image."""
+        return getattr(self.network, "image_channels", RGB)
 
     @property
     def sha256(self) -> str:
@@ -123,12 +128,12 @@ class Encoder(nn.Module):
         """The features of all images; `empty` for none."""
         was_training = self.training
         self.eval()
-        features, batches = [], _batches(images, batch_size)
+        features, batches = [], _batches(images, batch_size, self.channels)
         try:
             for start, batch in zip(count(0, batch_size), batches):
                 inputs = batch
                 if not isinstance(inputs, Tensor):
-                    inputs = torch.stack([self.transform(_image_like(image)) for image in inputs])
+                    inputs = torch.stack([self.transform(self._image_like(image)) for image in inputs])
                 features.append(encode(self.match_weights(inputs)).float().cpu())
                 if wrong := (~features[-1].isfinite().flatten(1).all(1)).nonzero().flatten().tolist():
                     name = f"image {start + wrong[0]}"
@@ -138,6 +143,11 @@ class Encoder(nn.Module):
         finally:
             self.train(was_training)
         return torch.cat(features) if features else empty
+
+    def _image_like(self, image: Image) -> ImageLike:
+        """An image as the transform takes it; arrays of RGB become pictures."""
+        bands = getattr(self.transform, "bands", None)
+        return image if bands and isinstance(image, np.ndarray) else _image_like(image)
 
     def match_weights(self, images: Tensor) -> Tensor:
         """Images on the device and in the precision of the weights, channels-last."""
@@ -153,15 +163,17 @@ def not_finite(image: str) -> str:
     )
 
 
-def _batches(images: Image | Iterable[Image] | Tensor, size: int) -> Iterable[Sequence[Image] | Tensor]:
+def _batches(
+    images: Image | Iterable[Image] | Tensor, size: int, channels: int
+) -> Iterable[Sequence[Image] | Tensor]:
     """The images in batches."""
     if size < 1:
         raise ValueError(f"batch_size={size}, expected at least 1")
     if isinstance(images, Tensor):
-        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+        if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
             raise ValueError(
                 f"found a tensor of {images.dtype} and shape {tuple(images.shape)}, expected transformed "
-                "images (N, 3, S, S): stack outputs of encoder.transform"
+                f"images (N, {channels}, S, S): stack outputs of encoder.transform"
             )
         return images.split(size) if len(images) else []
     is_pixels = isinstance(images, np.ndarray) and images.ndim in (2, 3) and images.dtype.kind not in "OU"
@@ -189,6 +201,7 @@ def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
     found = foreign.load(file, prefix)
     transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
+    check_channels(transform, found.config, file)
     config = None if found.deviation else found.config
     encoder = Encoder(found.network, transform, found.architecture, records_size=records_size, config=config)
     encoder.licence = licence(found.metadata)
@@ -236,6 +249,15 @@ def with_size(transform: Transform, resize: int | None, crop: int | None, *, is_
         recorded = f"resize={transform.resize} and crop={transform.crop}"
         raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
     return transform.model_copy(update={"resize": resize, "crop": crop})
+
+
+def check_channels(transform: Transform, config: BackboneConfig, file: str) -> None:
+    """Raises ValueError if a file does not say what the channels of its encoder are."""
+    if config.channels != transform.channels:
+        raise ValueError(
+            f"{file} holds an encoder for {config.channels} channels and does not record what they are; "
+            "use it as init of a run with dataset.channels"
+        )
 
 
 def transform_in(metadata: dict[str, str], file: str) -> Transform:

@@ -13,7 +13,7 @@ import torch
 from torchvision.models.resnet import ResNet
 
 from cl.data.transform import Transform
-from cl.networks.backbones import Backbone, BackboneConfig
+from cl.networks.backbones import RGB, Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
 from cl.networks.resnet import Network
 from cl.runtime.files import PARTIAL, finished
@@ -28,7 +28,7 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
     torchvision: safetensors.
     detectron2: a pickled dictionary for a ResNet's MODEL.WEIGHTS. Set INPUT.FORMAT to RGB,
         RESNETS.STRIDE_IN_1X1 to False, and PIXEL_MEAN and PIXEL_STD to the RGB values times 255.
-    onnx: maps images (N, 3, size, size) to features (N, D), for any N.
+    onnx: maps images (N, C, size, size) to features (N, D), for any N; bands are standardised before.
 
     Args:
         metadata: stored in safetensors files only.
@@ -51,6 +51,8 @@ def check_network(network: Backbone, format: str) -> None:
     """Raises ValueError if the format does not support this kind of network."""
     if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
         raise ValueError(f"{format} supports only kind=resnet without streams; choose onnx")
+    if format == "detectron2" and network.image_channels != RGB:
+        raise ValueError(f"detectron2 reads RGB, not {network.image_channels} bands; choose onnx")
 
 
 def write_folder(
@@ -89,19 +91,21 @@ def describe(config: BackboneConfig, features: int, transform: Transform) -> dic
         ValueError: timm lacks this network.
     """
     name, arguments = config.in_timm()
+    channels = transform.channels  # bands are standardised before
+    mean, std = ([0.0] * channels, [1.0] * channels) if transform.bands else (transform.mean, transform.std)
     return {
         "architecture": name,
         "num_classes": 0,
         "num_features": features,
         "model_args": arguments,
         "pretrained_cfg": {
-            "input_size": [3, transform.crop, transform.crop],
+            "input_size": [channels, transform.crop, transform.crop],
             "num_classes": 0,
             "interpolation": "bilinear",
             "crop_pct": crop_share(transform.crop, transform.resize),
             "crop_mode": "center",
-            "mean": list(transform.mean),
-            "std": list(transform.std),
+            "mean": list(mean),
+            "std": list(std),
         },
     }
 
@@ -134,7 +138,7 @@ def _write_onnx(network: Backbone, path: Path, size: int) -> None:
             f"ONNX needs packages that are not installed ({error}): pip install onnx onnxscript"
         ) from error
     network = copy.deepcopy(network).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    images = torch.zeros(2, 3, size, size)
+    images = torch.zeros(2, network.image_channels, size, size)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # from torch's own code
         program = torch.onnx.export(
             network,

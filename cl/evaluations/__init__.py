@@ -166,7 +166,8 @@ def _worst(
         if mistakes:
             title = f"{context.classes[number]}: {100 * float(1 - accuracy[number]):.0f} % wrong"
             guesses = [context.classes[int(predicted[row])] for row in mistakes]
-            pixels = [val.pixels(int(val.labelled[row])) for row in mistakes]
+            files = [val.pixels(int(val.labelled[row])) for row in mistakes]
+            pixels = map(context.transform.picture, files)
             yield title, [Captioned(*pair) for pair in zip(pixels, guesses, strict=True)]
 
 

@@ -26,7 +26,7 @@ class Pixels(nn.Module):
     """Replaces an encoder by the pixels of an image, centred per channel, as one vector."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, S, S) to (N, 3 s s) with s = min(S, PIXELS)."""
+        """(N, C, S, S) to (N, C s s) with s = min(S, PIXELS)."""
         if images.shape[-1] > PIXELS:
             images = F.adaptive_avg_pool2d(images, PIXELS)
         return (images - images.mean((2, 3), keepdim=True)).flatten(1)
@@ -123,12 +123,14 @@ def extract_views(
 
 
 def _images(data: EvalSet, machine: Machine, cache: Cache | None) -> Iterator[Tensor]:
-    """Batches (N, 3, S, S) uint8 on the device."""
+    """Batches (N, C, S, S) of evaluation views on the device."""
     key = data.reader, data.positions.tobytes()
     if cache and key in cache:
         yield from cache[key]
         return
-    if 3 * data.transform.crop**2 * len(data) > (ON_CPU if machine.device.type == "cpu" else ON_GPU):
+    if data.transform.array(data.transform.crop).bytes * len(data) > (
+        ON_CPU if machine.device.type == "cpu" else ON_GPU
+    ):
         cache = None
     read = []
     for images in data.batches(BATCH, machine.workers if len(data) > FEW else 0):
@@ -144,11 +146,10 @@ def _outputs(
     encoder: nn.Module, images: Iterable[Tensor], transform: Transform, machine: Machine
 ) -> Iterator[tuple[Tensor, ...]]:
     """The encoder's outputs in eval mode, by batch."""
-    mean, std = transform.mean_and_std(machine.device)
     was_training = encoder.training
     encoder.eval()
     for batch in images:
-        x = batch.float().div_(255).sub_(mean).div_(std)
+        x = transform.normalise(batch)
         with machine.autocast():
             outputs = encoder(x.contiguous(memory_format=torch.channels_last))
         yield outputs if isinstance(outputs, tuple) else (outputs,)

@@ -141,7 +141,8 @@ def _mistakes(params: dict[str, Any], read: ResultFiles) -> dict[str, Any] | Non
     for name in params["evaluations"]:
         if matrix := confusion(read.table(f"evaluate/{name}", "predictions.csv")):
             worst, seed = read.picture_rows(f"evaluate/{name}", "worst"), read.folder(f"evaluate/{name}").name
-            return {"name": name, "seed": seed, "matrix": matrix, "worst": worst}
+            shown = read.provenance(f"evaluate/{name}").get("shown")
+            return {"name": name, "seed": seed, "matrix": matrix, "worst": worst, "shown": shown}
     return None
 
 
@@ -174,4 +175,5 @@ def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:
         "open": bool(pictures) or any(chart.kind == "points" for chart in saved),
         "drawings": [drawing(replace(chart, name=f"{name}-{chart.name}")) for chart in saved],
         "pictures": pictures,
+        "shown": provenance.get("shown"),
     }

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
 from cl.images.bands import Channels
@@ -140,6 +140,9 @@ class Source(Storage):
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
     resize: int = Field(gt=0, description="evaluation: short side after resizing, pixels")
     crop: int = Field(gt=0, description="evaluation: side of the centre crop, pixels")
+    show: list[int | str] | None = Field(
+        default=None, description="of images of bands: the three bands, or the one, that pictures show"
+    )
     scenes: Scenes
 
     def watched(self, raw: Path) -> Path | None:
@@ -161,6 +164,13 @@ class Source(Storage):
         Raises:
             ValueError: the data is missing and cannot be downloaded.
         """
+
+    @field_validator("show")
+    @classmethod
+    def _three_or_one(cls, show: list[int | str] | None) -> list[int | str] | None:
+        if show is not None and len(show) not in (1, 3):
+            raise ValueError(f"{show} must be three bands, for red, green and blue, or one for gray")
+        return show
 
     @model_validator(mode="after")
     def _crop_fits(self) -> "Source":

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cl.networks.backbones import BackboneConfig, with_positions_of
+from cl.networks.backbones import BackboneConfig, with_channels_of, with_positions_of
 from cl.runtime.tensor_files import below, check_values, licence, load_state, load_tensors, save_tensors
 from cl.training.checkpoints import load_optimizer_state
 
@@ -71,7 +71,7 @@ class Start:
         found, expected = self.origin["architecture"], config.architecture
         if found != expected:
             raise ValueError(f"init gives a {found}, but backbone is a {expected}; choose the same")
-        tensors = with_positions_of(network, tensors)
+        tensors = with_channels_of(network, with_positions_of(network, tensors))
         load_state(network, tensors, FILE, "choose the size of images that init was trained with")
 
     def load_state(self, method: nn.Module, optimizer: Optimizer) -> None:

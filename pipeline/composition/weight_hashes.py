@@ -12,6 +12,7 @@ from cl.encoders import foreign
 from cl.encoders.encoder import IMAGENET
 from cl.encoders.published import fetch, is_name, missing, torchvision_url
 from cl.networks import backbones
+from cl.networks.backbones import RGB
 from cl.runtime.registry import module_of
 from cl.training.start import differing
 from pipeline.composition.conf import CONF, Values
@@ -39,6 +40,11 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
     if file.is_file():
         digest = sha256(file)
         encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=key == "teacher")
+        if key == "teacher" and encoder.config.channels != RGB:
+            raise ValueError(
+                f"teacher={name} takes images of {encoder.config.channels} channels, expected RGB; choose "
+                "another teacher"
+            )
         backbone = encoder.config.model_dump(mode="json")
         mean, std = (None, None) if encoder.normalisation is None else encoder.normalisation.tolist()
     else:
@@ -48,7 +54,7 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
         parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
         backbone, (mean, std) = parent["backbone"], (parent["dataset"][key] for key in ("mean", "std"))
     return digest, {
-        "backbone": {key: value for key, value in backbone.items() if key != "size"},
+        "backbone": {key: value for key, value in backbone.items() if key not in ("size", "channels")},
         "dataset": {} if mean is None else {"mean": mean, "std": std},
     }
 

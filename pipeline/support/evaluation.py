@@ -31,12 +31,15 @@ def evaluate(
         here.place(module).eval()
     module = module_of("evaluations", config.kind)
 
+    transform = locations.transform(params.dataset, train)
+    results.notes |= transform.shown
+
     def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
         context = EvaluationContext(
             encoder=encoder,
             train=train,
             val=val,
-            transform=locations.transform(params.dataset, train.manifest.levels),
+            transform=transform,
             seed=seed,
             machine=here,
             progress=progress,

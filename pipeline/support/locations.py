@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from cl.data.cache import Cache
 from cl.data.reader import Reader, manifest
 from cl.data.transform import Transform
 from cl.detection.config import Config as Transfer
+from cl.networks.backbones import RGB
 from cl.runtime.stores import is_url, path_of
 from cl.sources import Source
 
@@ -22,7 +23,7 @@ START, OPTIMIZER = Path("models/start.safetensors"), Path("models/optimizer.safe
 TEACHER = Path("models/teacher.safetensors")
 PREPARED = Path("results/prepare.provenance.json")
 KEPT = Path("results/pretrain/methods")  # after earlier epochs: <epoch>.safetensors
-AFTER_PREPARING = {"resize", "crop", "mean", "std"}  # data set parameters that `prepare` ignores
+AFTER_PREPARING = {"resize", "crop", "mean", "std", "show"}  # data set parameters that `prepare` ignores
 
 
 def kept_methods(folder: Path = KEPT) -> dict[int, Path]:
@@ -80,11 +81,24 @@ def missing(transfers: dict[str, Transfer]) -> Iterator[str]:
 def data(params: Params, say: Callable[[str], None] | None = None) -> tuple[Params, Reader, Reader]:
     """The parameters as they fit the images, which `say` is told, and the images of both splits."""
     train, val = (reader(split, params.dataset) for split in ("train", "val"))
-    params, changes = for_few_images(params, train, val)
+    params, changes = for_few_images(_with_channels(params, train), train, val)
     if say and changes:
         fitted_to = ", ".join(f"{name} from {change}" for name, change in changes.items())
         say(f"fitted to {len(train)} training and {len(val)} validation images: {fitted_to}")
     return params, train, val
+
+
+def _with_channels(params: Params, train: Reader) -> Params:
+    """The parameters with a backbone for the channels of the images."""
+    channels = transform(params.dataset, train).channels
+    if (given := params.backbone.channels) not in (RGB, channels):
+        raise ValueError(
+            f"backbone.channels={given}, but the images have {channels}, which is used by itself; remove it"
+        )
+    if given == channels:
+        return params
+    backbone = params.backbone.model_copy(update={"channels": channels})
+    return params.model_copy(update={"backbone": backbone})
 
 
 def reader(split: str, dataset: Source) -> Reader:
@@ -97,10 +111,15 @@ def reader(split: str, dataset: Source) -> Reader:
     return images
 
 
-def transform(dataset: Source, levels: Mapping[str, tuple[float, float]] = {}) -> Transform:
-    """How images are normalised, and their evaluation view; `levels`: of deep gray ones, in the manifest."""
+def transform(dataset: Source, images: Reader | None = None) -> Transform:
+    """How images are normalised, and their evaluation view; `images` give deep levels, or bands, if any."""
     shared = dataset.model_dump(include=set(Transform.model_fields))
-    return Transform.model_validate({**shared, "levels": levels})
+    if images is None:
+        return Transform.model_validate(shared)
+    recorded = {"levels": images.manifest.levels, "bands": images.manifest.bands}
+    found = Transform.model_validate({**shared, **recorded})
+    found.check_show()
+    return found
 
 
 def _check_source(dataset: Source, kind: str) -> None:

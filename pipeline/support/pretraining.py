@@ -83,7 +83,7 @@ def prepare(
     start.load_state(task.method, built)
     together = neighbours(params.dataset, bank)
     plan = Plan(len(bank), params.optim.batch_size, params.seed, rank(), ranks(), start.epochs, together)
-    transform = locations.transform(params.dataset, bank.manifest.levels)
+    transform = locations.transform(params.dataset, bank)
     return task, built, TrainSet(bank, transform, list(params.views.values()), plan)
 
 

@@ -153,3 +153,30 @@ def test_a_rate_that_makes_a_given_encoder_worse_is_warned_of(tmp_path) -> None:
 def test_a_warm_up_that_is_shortened_is_said(tmp_path) -> None:
     (warning,) = warnings(config.check(compose(tmp_path, "optim.epochs=1")))
     assert re.search("^optim.warmup_epochs=2 .*optim.epochs=1: .*0.5", warning)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("views=mocov2", "views.random.jitter.p needs RGB, but dataset.channels=all reads bands; choose rec"),
+        (
+            "evaluations.retrieval.views.random.grayscale=0.5",
+            "evaluations.retrieval.views.random.grayscale needs RGB",
+        ),
+        ("views.random.solarize=0.1", "views.random.solarize needs RGB"),
+        ("optim.cropping=device", "optim.cropping=device needs RGB, .* choose optim.cropping=workers"),
+        ("backbone=resnet18_lab method=cmc", "backbone.streams needs RGB"),
+        ("transfer=[voc_c4]", "transfers.voc_c4 needs RGB, .* choose transfer="),
+        ("baseline=[published]", "baselines.published.weights=torchvision:resnet50 needs RGB"),
+        ("dataset.channels=null", "views.random.bands changes bands, but dataset.channels=null reads"),
+        ("dataset.show=[1,2]", "dataset.show: .1, 2. must be three bands"),
+        (
+            "dataset.channels=null dataset.show=[1] views=small "
+            "evaluations.retrieval.views.random.bands=null",
+            "dataset.show=.1. has no effect with dataset.channels=null; remove it",
+        ),
+    ],
+)
+def test_what_cannot_work_with_bands_is_refused(overrides, message, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message):
+        config.check(compose(tmp_path, "recipe=own/bands", *overrides.split()))

@@ -7,18 +7,25 @@ import torch
 from cl.data.order import Plan
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
+from cl.data.transform import Transform
 from cl.data.views import RandomNumbers, View, centre, cut_patches, draw_colour_params
 from pipeline.support.locations import transform
+from tests.support.bands import CHANGES
+
+
+@pytest.fixture(params=["RGB", "bands"])
+def source(request, shard_folder, band_folder, params) -> tuple[Reader, Transform, list[View]]:
+    """120 training images, their transform and views."""
+    reader = Reader(band_folder if request.param == "bands" else shard_folder, "train")
+    changes = CHANGES if request.param == "bands" else None
+    views = [view.model_copy(update={"bands": changes}) for view in params.views.values()]
+    return reader, transform(params.dataset, reader), views
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_every_number_of_ranks_and_workers_sees_the_same_batches(
-    shard_folder, params, ranks, workers
-) -> None:
-    reader = Reader(shard_folder, "train")
-    views = list(params.views.values())
-    eval_view = transform(params.dataset)
+def test_every_number_of_ranks_and_workers_sees_the_same_batches(source, here, ranks, workers) -> None:
+    reader, eval_view, views = source
     reference = TrainSet(reader, eval_view, views, Plan(len(reader), 36, 7))
     assert reference.plan.steps_per_epoch == 3
     shares = [
@@ -35,6 +42,9 @@ def test_every_number_of_ranks_and_workers_sees_the_same_batches(
             torch.from_numpy(reader.labels(whole.positions.numpy())),
         )
         assert torch.equal(torch.cat([part.colour_params for part in parts], 1), whole.colour_params)
+        moved = [reference.inputs(here)(batch).views for batch in (whole, *parts)]
+        for view, images in enumerate(moved[0]):
+            assert torch.equal(torch.cat([part[view] for part in moved[1:]]), images)
         for view, images in enumerate(whole.images):
             assert torch.equal(torch.cat([part.images[view] for part in parts]), images)
         seen.append(whole.positions)
@@ -43,9 +53,8 @@ def test_every_number_of_ranks_and_workers_sees_the_same_batches(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_resumed_at_any_step_sees_the_same_batches(shard_folder, params, workers) -> None:
-    reader = Reader(shard_folder, "train")
-    data = TrainSet(reader, transform(params.dataset), list(params.views.values()), Plan(len(reader), 32, 7))
+def test_a_run_resumed_at_any_step_sees_the_same_batches(source, workers) -> None:
+    data = TrainSet(*source, Plan(120, 32, 7))
     whole = [data[step] for step in range(6)]
     for start in range(6):
         for expected, found in zip(whole[start:], data.batches(start, 6, workers), strict=True):

@@ -29,10 +29,10 @@ def network(name: str, **options: object) -> nn.Module:
     return built
 
 
-def pooled(theirs: nn.Module) -> Tensor:
+def pooled(theirs: nn.Module, images: Tensor = IMAGES) -> Tensor:
     """The input of the classifier, by timm's own functions."""
     with torch.no_grad():
-        return theirs.forward_head(theirs.forward_features(IMAGES), pre_logits=True)  # type: ignore[operator]
+        return theirs.forward_head(theirs.forward_features(images), pre_logits=True)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ TINY = "vit_tiny_patch16_224"
         ("resnet18", {"global_pool": "max"}, "global_pool='max'"),
         ("resnet18", {"output_stride": 16}, "output_stride=16"),
         ("resnet18", {"act_layer": "silu"}, "act_layer='silu'"),
-        ("resnet18", {"in_chans": 1}, "in_chans=1"),
+        ("resnet18", {"in_chans": 2}, ""),
         ("resnet18", {"zero_init_last": False, "drop_block_rate": 0.1}, ""),
         ("test_convnext", {"global_pool": "max"}, "global_pool='max'"),
-        ("test_convnext", {"in_chans": 1}, "in_chans=1"),
+        ("test_convnext", {"in_chans": 2}, ""),
         ("test_convnext", {"conv_mlp": True}, "conv_mlp=True"),
         (TINY, {"global_pool": "max"}, "global_pool='max'"),
         (TINY, {"global_pool": "avgmax", "num_heads": 3}, "global_pool='avgmax'"),
@@ -84,6 +84,7 @@ TINY = "vit_tiny_patch16_224"
         (TINY, {"class_token": False, "global_pool": "avg"}, "class_token=False"),
         (TINY, {"mlp_ratio": 4, "class_token": True}, ""),
         (TINY, {"embed_dim": 384}, ""),
+        (TINY, {"in_chans": 2}, ""),
         (TINY, {"num_heads": 12, "global_pool": "avg", "fc_norm": False}, ""),
         (TINY, {"patch_size": 8, "depth": 2, "init_values": 0.1}, ""),
         (TINY, {"reg_tokens": 4, "no_embed_class": True}, ""),
@@ -93,14 +94,15 @@ TINY = "vit_tiny_patch16_224"
 def test_arguments_of_timm_are_followed_or_refused_by_name(name, options, refused, tmp_path) -> None:
     if name == TINY:
         options = options | {"img_size": 64}
-    theirs = network(name, **options)
+    channels = options.get("in_chans") or 3
+    theirs = network(name, **options | {"in_chans": channels})
     save_for_hf(theirs, str(tmp_path), model_args=options, safe_serialization=True)
     if refused:
         with pytest.raises(ValueError, match=refused):
             foreign.load(f"{tmp_path}/model.safetensors")
     else:
-        found = foreign.load(f"{tmp_path}/model.safetensors").network(IMAGES)
-        torch.testing.assert_close(found, pooled(theirs), rtol=0, atol=1e-5)
+        found = foreign.load(f"{tmp_path}/model.safetensors").network(IMAGES[:, :channels])
+        torch.testing.assert_close(found, pooled(theirs, IMAGES[:, :channels]), rtol=0, atol=1e-5)
 
 
 def test_a_checkpoint_of_timms_training_names_its_network(tmp_path) -> None:

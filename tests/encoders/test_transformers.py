@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from cl.data.transform import Transform
 from cl.encoders import foreign
 from cl.networks import backbones
 from cl.networks.backbones import vit
@@ -140,12 +141,12 @@ def test_positions_are_interpolated_to_another_size(size, tmp_path) -> None:
 
 def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path) -> None:
     torch.save(state(), tmp_path / "a.pth")
-    normalisation = ((0.5,) * 3, (0.5,) * 3)
-    encoder, notes = evaluate.load_foreign(f"{tmp_path}/a.pth", None, 48, normalisation)
+    images = Transform(resize=48, crop=48, mean=(0.5,) * 3, std=(0.5,) * 3, upright=True)
+    encoder, notes = evaluate.load_foreign(f"{tmp_path}/a.pth", None, images)
     assert (notes["config"]["kind"], encoder.backbone.fc_features) == ("vit", 128)
     refused = r"a.pth, a transformer .* not take the images of 30 px from dataset.crop \(.*\(8\)\); choose"
     with pytest.raises(ValueError, match=refused):
-        evaluate.load_foreign(f"{tmp_path}/a.pth", None, 30, normalisation)
+        evaluate.load_foreign(f"{tmp_path}/a.pth", None, images.model_copy(update={"crop": 30}))
 
 
 def test_evaluate_says_that_an_encoder_knows_images_of_another_normalisation(tmp_path, capsys) -> None:
@@ -154,7 +155,8 @@ def test_evaluate_says_that_an_encoder_knows_images_of_another_normalisation(tmp
     (tmp_path / "config.json").write_text(json.dumps(description))
     torch.save(state(), tmp_path / "a.pth")
     for mean, expected in ((0.5, False), (0.485, True)):
-        evaluate.load_foreign(f"{tmp_path}/a.pth", None, 32, ((mean,) * 3, (0.25,) * 3))
+        images = Transform(resize=32, crop=32, mean=(mean,) * 3, std=(0.25,) * 3, upright=True)
+        evaluate.load_foreign(f"{tmp_path}/a.pth", None, images)
         printed = capsys.readouterr().err
         assert ("dataset.mean=[0.5,0.5,0.5]" in printed.replace("\n", "")) is expected, printed
 
@@ -168,7 +170,7 @@ def without(*names: str) -> dict[str, Tensor]:
     [
         (
             lambda: without("patch_embed.proj.weight"),
-            "patches are not projected by one convolution of RGB; expected",
+            "patches are not projected by one convolution; expected",
         ),
         (lambda: without("cls_token"), "without a class token and positions; .* give timm:<name>, or put"),
         (lambda: state() | {"blocks.0.mlp.w12.weight": torch.ones(4, 4)}, "with SwiGLU, like DINOv2's"),

@@ -16,6 +16,7 @@ from cl.encoders import foreign, formats
 from cl.networks import backbones, two_streams
 from cl.networks.backbones import resnet
 from cl.runtime.tensor_files import save_tensors
+from cl.training import start
 from tests.support import backbones as tiny
 from tests.support.project import compose
 
@@ -172,3 +173,35 @@ def test_a_network_that_gives_maps_or_tokens_is_refused() -> None:
     tokens = nn.Sequential(nn.Conv2d(3, 7, 4, 4), nn.Flatten(2))
     with pytest.raises(ValueError, match=r"gives \[2, 7, 16\] for two images, expected two vectors"):
         backbones.check_size("tokens", tokens, 16, "dataset.crop")
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+@pytest.mark.parametrize("name", ["resnet18", "vit", "test_convnext"])
+def test_the_first_layer_for_rgb_is_inflated_to_bands(name, channels) -> None:
+    """Each band gets the mean filter times 3 / C, so an image of equal bands gives what a gray one gave."""
+    configs = {"resnet18": tiny.residual()} | {each: tiny.config(each) for each in ("vit", "test_convnext")}
+    torch.manual_seed(0)
+    rgb = backbones.build(configs[name]).eval()
+    wider = configs[name].model_copy(update={"channels": channels})
+    network = backbones.build(wider).eval()
+    start.from_backbone(rgb, configs[name], {}).load_backbone(network, wider)
+    (first, given), *others = (
+        (key, tensor)
+        for key, tensor in rgb.state_dict().items()
+        if tensor.shape != network.state_dict()[key].shape
+    )
+    assert not others
+    for number, filters in enumerate(network.state_dict()[first]):
+        for band in filters:
+            torch.testing.assert_close(
+                band, (given[number, 0] + given[number, 1] + given[number, 2]) / channels
+            )
+    gray = torch.randn(2, 1, 64, 64)
+    found, expected = (x(gray.expand(-1, n, -1, -1)) for x, n in ((network, channels), (rgb, 3)))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    back = backbones.build(configs[name].model_copy(update={"channels": 7}))
+    if channels == 5:
+        with pytest.raises(
+            ValueError, match="init takes images of 5 channels, but the images have 7; choose"
+        ):
+            start.from_backbone(network, wider, {}).load_backbone(back, configs[name])

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image as Picture
 from skimage import data as photographs
 
+import cl
 from cl import config
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
+from cl.features.extraction import extract
 from cl.runtime import machine
+from cl.runtime.machine import Machine
+from tests.support.bands import write_images
 from tests.support.project import TINY, compose, copy_product
+from tests.support.resnets import save_encoder
 from tests.support.stages import Stage, answers
 
 SIZES = [setting for setting in TINY if "patches" not in setting] + [
@@ -161,3 +168,26 @@ def test_a_table_with_few_labels_gives_accuracies_on_these(project, images, tmp_
 def test_the_smallest_profile_needs_no_gpu(tmp_path) -> None:
     params = config.check(compose(tmp_path, "recipe=own/small", "dataset.name=birds"))
     machine.find(params.precision, deterministic=params.deterministic)
+
+
+def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_path) -> None:
+    """With changes of bands; the encoder's features of files are those of the shards, and init inflates."""
+    folder, raw = copy_product(project, tmp_path / "project"), tmp_path / "raw"
+    write_images(raw / "own", 45, 15)
+    small = ["dataset=folder", "dataset.name=own", "dataset.resize=36", "dataset.crop=32"]
+    small += ["views.random.size=32", "backbone.width=0.125", "optim.epochs=1", "optim.warmup_epochs=0"]
+    small += ["evaluation=[knn,retrieval]", "analysis=[neighbours]", "baseline=[random]"]
+    stages = [("prepare",), ("weights",), ("pretrain",), ("evaluate",), ("analyze", "neighbours")]
+    chosen = ("compose", "recipe=own/bands", *small, "dataset.show=[5,3,1]")
+    run(folder, raw, chosen, *stages, ("baseline", "random"), ("report",))
+    page = (folder / "report/index.html").read_text()
+    assert page.count("Pictures show bands 5, 3, 1 as red, green and blue") >= 2
+    encoder, reader = cl.load(folder / "models/backbone.safetensors"), Reader(folder / "data/shards", "val")
+    files = [raw / "own/val" / f"{key.decode()}.tif" for key in reader.keys]
+    stored = extract(
+        encoder.network, EvalSet(reader, encoder.transform), Machine(torch.device("cpu"), 0, "fp32")
+    )
+    torch.testing.assert_close(encoder.embed(files), stored)
+    save_encoder(tmp_path / "rgb.safetensors", stem="imagenet", width=0.125)
+    said = run(folder, raw, (*chosen, f"init={tmp_path}/rgb.safetensors"), ("weights",), ("pretrain",))
+    assert "pretrain: epoch 1/1" in said

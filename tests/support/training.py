@@ -17,6 +17,7 @@ from cl.training import optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from pipeline.support.locations import transform
+from tests.support.bands import CHANGES
 from tests.support.tiny import TinyBackbone
 
 BATCH = 40  # of 120 images: 3 steps per epoch
@@ -34,12 +35,16 @@ def train_tiny(
 ) -> tuple[tasks.SupervisedTask, list[dict[str, Any]]]:
     """Train the tiny network with labels, by default for four epochs; the task and its rows."""
     torch.manual_seed(0)
-    task = tasks.SupervisedTask(TinyBackbone(), tasks.classifier(8, 20), here)
+    reader = Reader(shards, "train")
+    seen = transform(params.dataset, reader)
+    task = tasks.SupervisedTask(TinyBackbone(seen.channels), tasks.classifier(8, 20), here)
     training = params.baselines["supervised"].training
     config = training.optim.model_copy(update={"epochs": 4, "batch_size": BATCH, **(settings or {})})
-    reader = Reader(shards, "train")
+    views = list(training.views.values())
+    if seen.bands:
+        views = [view.model_copy(update={"bands": CHANGES}) for view in views]
     plan = Plan(len(reader), config.batch_size, 0, rank(), ranks())
-    data = TrainSet(reader, transform(params.dataset), list(training.views.values()), plan)
+    data = TrainSet(reader, seen, views, plan)
     optimizer = optim.build(config, [optim.Part(task)])
     rows = train(task, data, config, optimizer, progress=progress, checkpoints=checkpoints, **arguments)
     return task, rows

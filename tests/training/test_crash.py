@@ -77,12 +77,17 @@ def small(params) -> Params:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "kills"),
-    [(1, 3), (4, 1), *(pytest.param(ranks, 20, marks=MANY) for ranks in (1, 2, 3, 4))],
+    ("ranks", "kills", "shards"),
+    [
+        (1, 3, "shard_folder"),
+        (4, 1, "shard_folder"),
+        (2, 1, "band_folder"),
+        *(pytest.param(ranks, 20, "shard_folder", marks=MANY) for ranks in (1, 2, 3, 4)),
+    ],
 )
-def test_kills_do_not_change_the_result(ranks, kills, shard_folder, small, tmp_path) -> None:
+def test_kills_do_not_change_the_result(ranks, kills, shards, small, tmp_path, request) -> None:
     """At random moments, whatever the process is doing, a save included."""
-    epochs = 15 + 2 * kills  # of 3 steps each
+    epochs, shard_folder = 15 + 2 * kills, request.getfixturevalue(shards)  # of 3 steps each
     for process in start(
         ranks, tmp_path / "undisturbed", shard_folder, small, tmp_path / "scratch", (NEVER,) * ranks, epochs
     ):

@@ -111,7 +111,7 @@ def _calibrated(logits: np.ndarray, folds: list[np.ndarray], labels: Targets) ->
 
 
 def middles(encoder: Encoder, files: Sequence[Path]) -> Tensor:
-    """The middle of the images, (N, 3, S, S) uint8 with S the transform's `resize`."""
+    """The middle of the images, (N, C, S, S) with S the transform's `resize`: uint8, or float32 of bands."""
     transform = encoder.transform.model_copy(update={"crop": encoder.transform.resize})
     return torch.stack([torch.from_numpy(transform.pixels(file)).permute(2, 0, 1) for file in files])
 
@@ -135,7 +135,7 @@ def finetune(
     images would spoil the statistics of its batch norm.
 
     Args:
-        squares: (N, 3, S, S) uint8, of `middles`.
+        squares: (N, C, S, S), of `middles`.
         targets: (N, C) bool.
         report: called with the number of images of each step; `passes` tells their sum.
     """

@@ -7,16 +7,23 @@ Paths in them start from their folder.
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from cl.data.transform import Transform
 from cl.images import table
-from cl.images.folders import check_name, images_below, status_of, wrong_suffix
+from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
+from cl.images.folders import SUFFIXES, check_name, images_below, status_of, wrong_suffix
 
 LIST, TABLES = ".txt", (".csv", ".parquet")
 OFFSET = np.dtype("<i8")
+
+
+def suffixes_for(transform: Transform) -> set[str]:
+    """Of the files that count as images for an encoder with this transform."""
+    return SUFFIXES | BAND_SUFFIXES if transform.bands else SUFFIXES
 
 
 def root_of(inputs: Sequence[Path]) -> Path:
@@ -27,7 +34,9 @@ def root_of(inputs: Sequence[Path]) -> Path:
     return only if only.is_dir() else only.parent
 
 
-def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+def images_in(
+    inputs: Sequence[Path], left_out: Counter[str], suffixes: set[str] = SUFFIXES
+) -> Iterator[tuple[str, str]]:
     """The images that files, folders, lists and tables name, in this order; those of a folder are sorted.
 
     An image that is named twice counts once: otherwise it could train a classifier that it also tests.
@@ -42,7 +51,7 @@ def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[
         ValueError: a name contains a line break or is not valid UTF-8, a folder below another is a link, a
             table is damaged, or a path has backslashes.
     """
-    named = _named(inputs, left_out)
+    named = _named(inputs, left_out, suffixes)
     if len(inputs) == 1 and inputs[0].is_dir():
         yield from named
         return
@@ -55,20 +64,20 @@ def images_in(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[
             yield name, status
 
 
-def _named(inputs: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+def _named(inputs: Sequence[Path], left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
     """As `images_in`, with repetitions."""
     root = root_of(inputs)
     for given in inputs:
         if given.is_dir():
             prefix = "" if given == root else f"{given}/"
-            for name, status in images_below(given.resolve(), "", left_out):
+            for name, status in images_below(given.resolve(), "", left_out, suffixes):
                 yield prefix + name, status
         else:
             folder = Path() if given.parent == root else given.parent
             for path in _paths(given) if _is_index(given) else [given.name]:
                 name = table.on_disk(root, str(folder / path))
                 check_name(name)
-                if reason := wrong_suffix(Path(name)):
+                if reason := wrong_suffix(Path(name), suffixes):
                     left_out[reason] += 1
                 elif (status := status_of(root / name)) == "missing" and "\\" in path:
                     raise table.with_backslashes(path, given)
@@ -99,6 +108,7 @@ class ImageNames:
 
     inputs: Sequence[Path]
     folder: Path
+    suffixes: set[str] = field(default_factory=lambda: SUFFIXES)
 
     @property
     def _names(self) -> Path:
@@ -131,7 +141,7 @@ class ImageNames:
         sha, left_out, end = hashlib.sha256(), Counter[str](), 0
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._names.open("wb") as names, self._offsets.open("wb") as offsets:
-            for name, status in images_in(self.inputs, left_out):
+            for name, status in images_in(self.inputs, left_out, self.suffixes):
                 sha.update(f"{name}\0{status}\n".encode())
                 offsets.write(end.to_bytes(OFFSET.itemsize, "little"))
                 end += names.write(name.encode() + b"\n")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cl.commands.inputs import feature_files
-from cl.commands.inputs.listing import ImageNames, root_of
+from cl.commands.inputs.listing import ImageNames, root_of, suffixes_for
 from cl.data import ring
 from cl.encoders.encoder import Encoder, not_finite
 from cl.features.extraction import FEW
@@ -57,8 +57,8 @@ class EmbeddingJob:
         """The shape of an image's features: (D,), or (H', W', D) of patches."""
         if not self.patches:
             return (self.encoder.width,)
-        side = self.encoder.transform.crop
-        return tuple(self.encoder.patches(torch.zeros(1, 3, side, side)).shape[1:])
+        side, channels = self.encoder.transform.crop, self.encoder.transform.channels
+        return tuple(self.encoder.patches(torch.zeros(1, channels, side, side)).shape[1:])
 
     @property
     def part_size(self) -> int:
@@ -88,7 +88,7 @@ class EmbeddingJob:
 
     @property
     def listing(self) -> ImageNames:
-        return ImageNames(self.inputs, self.folder)
+        return ImageNames(self.inputs, self.folder, suffixes_for(self.encoder.transform))
 
     @property
     def parts(self) -> range:
@@ -121,7 +121,7 @@ class EmbeddingJob:
         Raises:
             ValueError: there are no images, or `ImageNames.write` refuses one.
         """
-        listing = ImageNames(self.inputs, self.partial / "listing")
+        listing = ImageNames(self.inputs, self.partial / "listing", suffixes_for(self.encoder.transform))
         try:
             listed, left_out = listing.write()
             if not len(listing):
@@ -191,8 +191,7 @@ def _encoded(job: EmbeddingJob, parts: list[int], machine: Machine) -> Iterator[
                 unreadable[: len(text)] = text
 
     encode = partial(dense_features, job.encoder.network) if job.patches else job.encoder
-    side = transform.crop
-    arrays = [ring.Array((side, side, 3), np.uint8), ring.Array((REASON,), np.uint8)]
+    arrays = [transform.array(transform.crop), ring.Array((REASON,), np.uint8)]
     workers = machine.workers if len(starts) * BATCH > FEW else 0
     batches = ring.filled(
         fill, range(len(starts)), lambda batch: min(BATCH, count - starts[batch]), arrays, workers

@@ -93,6 +93,8 @@ def find(given: Sequence[File], say: Callable[[str], None]) -> list[tuple[str, E
         try:
             encoder = opened(name)
             resize, crop = trial.sizes(encoder)
+            if encoder.transform.bands:
+                raise ValueError(f"{name} is an encoder of bands; `cl advise` compares encoders for RGB")
         except ValueError as error:
             if given:
                 raise

@@ -4,13 +4,13 @@ Each package below `cl.config` declares its traits and needs, and checks its own
 """
 
 from cl.config.params import Params
-from cl.config.rules import backbones, methods, training
+from cl.config.rules import backbones, bands, methods, training
 from cl.config.rules.data import check_data, check_labels, data_problems, needing_labels, warnings
 from cl.config.rules.methods import losses_for
 
 __all__ = ["check", "check_data", "data_problems", "losses_for", "needing_labels", "warnings"]
 
-CHECKS = (*methods.CHECKS, check_labels, *training.CHECKS, *backbones.CHECKS)
+CHECKS = (*bands.CHECKS, *methods.CHECKS, check_labels, *training.CHECKS, *backbones.CHECKS)
 
 
 def check(params: Params) -> None:

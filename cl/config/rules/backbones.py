@@ -61,11 +61,13 @@ def _network_does_what_is_asked(params: Params) -> None:
     if network is None:
         return
     name = f"backbone.kind={params.backbone.kind} ({params.backbone.title})"
-    check_size(name, network, params.dataset.crop, "dataset.crop")
+    channels = params.backbone.channels
+    check_size(name, network, params.dataset.crop, "dataset.crop", channels)
     grid = getattr(params.patches, "grid", 1)
     for key, view in params.views.items():
         side = params.method.encoded_size(view.size) // grid
-        check_size(name, network, side, f"views.{key}{'' if side == view.size else ', cut into patches'}")
+        place = f"views.{key}{'' if side == view.size else ', cut into patches'}"
+        check_size(name, network, side, place, channels)
     if getattr(params.backbone, "checkpointing", False) and has_batch_norm(network):
         raise ValueError(
             "backbone.checkpointing=true would count a batch twice in batch norm; choose optim.microbatches"

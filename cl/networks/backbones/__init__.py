@@ -20,12 +20,17 @@ Trait = Literal["one network", "two networks", "residual stages", "in detectron2
 # What draws weights, in torch.nn.init and of tensors; `erfinv_` makes a normal distribution of a uniform one.
 DRAWN = {"erfinv_", "kaiming_uniform_", "normal_", "uniform_"}
 Colours = tuple[float, float, float]  # of red, green and blue in [0, 1]
+RGB = 3  # channels
 
 
 class BackboneConfig(BaseConfig):
-    """What every backbone has."""
+    """What every backbone has.
+
+    channels: of the images; a run takes them from its shards.
+    """
 
     kind: str
+    channels: int = Field(default=RGB, gt=0, exclude_if=lambda channels: channels == RGB)
 
     @property
     def gives(self) -> Set[Trait]:
@@ -73,14 +78,16 @@ class SizedConfig(BackboneConfig):
 
 
 class Backbone(nn.Module):
-    """A network from images (N, 3, H, W) to pooled features (N, `fc_features`)."""
+    """A network from images (N, `image_channels`, H, W) to pooled features (N, `fc_features`)."""
 
     fc_features: int
+    image_channels: int
 
 
 def build(config: BackboneConfig) -> Backbone:
     """The network, with random weights."""
     network: Backbone = module_of("networks.backbones", config.kind).build(config)
+    network.image_channels = config.channels
     return network
 
 
@@ -113,16 +120,20 @@ def load(config: BackboneConfig, path: Path) -> Backbone:
     return network.eval()
 
 
-def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
+def check_size(name: str, network: nn.Module, size: int, place: str, channels: int = RGB) -> None:
     """Check that a network, on any device and in any precision, takes square images of this side in pixels.
 
     Raises:
-        ValueError: it does not, for example because its patches do not divide them.
+        ValueError: it does not, for example because its patches do not divide them, or it has other channels.
     """
+    if (expected := getattr(network, "image_channels", channels)) != channels:
+        raise ValueError(
+            f"{name} takes images of {expected} channels, found {channels}; choose another encoder or data"
+        )
     weights = next(network.parameters())
     try:
         with torch.no_grad():
-            features = network.eval()(weights.new_zeros(2, 3, size, size))
+            features = network.eval()(weights.new_zeros(2, channels, size, size))
         if getattr(features, "ndim", 0) != 2:  # a tuple, or maps and tokens that the network does not pool
             found = list(getattr(features, "shape", [])) or type(features).__name__
             raise ValueError(f"it gives {found} for two images, expected two vectors")
@@ -131,6 +142,36 @@ def check_size(name: str, network: nn.Module, size: int, place: str) -> None:
             f"{name} does not take the images of {size} px from {place} ({reason_of(error)}); choose "
             "another size there, or another backbone"
         ) from None
+
+
+def with_channels_of(network: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a network for RGB, with the first layer inflated to the network's channels.
+
+    Every channel gets the mean of the three filters, times 3 / C: an image of C equal channels then gives
+    what a gray image gave.
+
+    Raises:
+        ValueError: the tensors are of a network for other channels than RGB, and not as many.
+    """
+    fitted = dict(tensors)
+    for name, expected in network.state_dict().items():
+        found = tensors.get(name)
+        if found is None or found.ndim != 4 or found.shape == expected.shape or expected.ndim != 4:
+            continue
+        (_, given, *rest), (_, channels, *wanted) = found.shape, expected.shape
+        if given != channels and rest == wanted:
+            if given != RGB:
+                raise ValueError(
+                    f"init takes images of {given} channels, but the images have {channels}; choose weights "
+                    f"for RGB or for {channels} channels"
+                )
+            fitted[name] = found.mean(1, keepdim=True).repeat(1, channels, 1, 1) * (RGB / channels)
+    return fitted
+
+
+def channels_in_timm(config: BackboneConfig) -> dict[str, int]:
+    """The argument of `timm.create_model` for other channels than RGB."""
+    return {} if config.channels == RGB else {"in_chans": config.channels}
 
 
 def reason_of(error: Exception) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator
 
-from cl.networks.backbones import Backbone, BackboneConfig, Colours, Trait
+from cl.networks.backbones import Backbone, BackboneConfig, Colours, Trait, channels_in_timm
 from cl.runtime.base_config import BaseConfig, one_of
 
 Name = Literal["resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
@@ -80,7 +80,7 @@ class Config(BackboneConfig):
                 f"timm does not know the {self.title}{' and two streams' if self.streams else ''}; choose "
                 f"{'' if self.streams else 'torchvision or '}onnx"
             )
-        return self.name, {}
+        return self.name, channels_in_timm(self)
 
 
 def build(config: Config) -> Backbone:
@@ -88,7 +88,7 @@ def build(config: Config) -> Backbone:
     from cl.networks.resnet import Network  # late: torchvision takes seconds to import
 
     if not (streams := config.streams):
-        return cast("Backbone", Network(config, *BLOCKS[config.name]))
+        return cast("Backbone", Network(config, *BLOCKS[config.name], config.channels))
     from cl.networks.two_streams import CHANNELS, TwoStreams
 
     networks = [cast("Backbone", Network(config, *BLOCKS[config.name], channels)) for channels in CHANNELS]

@@ -9,10 +9,11 @@ import torch
 from pydantic import field_validator
 from torch import nn
 
-from cl.networks.backbones import Backbone, SizedConfig, reason_of, resnet, vit
+from cl.networks.backbones import Backbone, SizedConfig, channels_in_timm, reason_of, resnet, vit
 
 PLAIN_VIT = re.compile(r"(?:vit|deit)_(tiny|small|base)_patch(\d+)_\d+")
 HEADS = {"tiny": 3, "small": 6, "base": 12}  # each 64 wide
+REMEDIES = {"pool": "null", "drop_path": "0", "channels": "another network for bands"}
 
 
 class Config(SizedConfig):
@@ -66,7 +67,8 @@ def build(config: Config) -> Backbone:
     network = _create(config, _options(config))
     _set_checkpointing(config, network)
     with torch.no_grad():  # for some networks, timm's `num_features` is not the width of the features
-        features = _empty(config).eval()(torch.empty(2, 3, config.size, config.size, device="meta"))
+        images = torch.empty(2, config.channels, config.size, config.size, device="meta")
+        features = _empty(config).eval()(images)
     network.fc_features = features.shape[1]
     return network
 
@@ -87,6 +89,8 @@ def _create(config: Config, options: dict[str, Any]) -> Backbone:
 def _options(config: Config) -> dict[str, Any]:
     """The options that this network takes, found by trying them."""
     chosen: dict[str, Any] = {}
+    if channels := channels_in_timm(config):
+        chosen["channels"] = channels
     if config.pool:
         chosen["pool"] = {"global_pool": {"cls": "token", "average": "avg"}[config.pool]}
     if config.drop_path:
@@ -95,7 +99,7 @@ def _options(config: Config) -> dict[str, Any]:
         if reason := _refusal(config, option):
             raise ValueError(
                 f"{config.name} does not take backbone.{name}={getattr(config, name)} ({reason}); choose "
-                f"{'null' if name == 'pool' else 0}"
+                f"{REMEDIES[name]}"
             )
     asked = {key: value for option in chosen.values() for key, value in option.items()}
     sizes: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from cl.networks.backbones import Backbone, SizedConfig
+from cl.networks.backbones import Backbone, SizedConfig, channels_in_timm
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -104,6 +104,7 @@ def _arguments(config: Config) -> dict[str, Any]:
         "reg_tokens": config.registers,
         "no_embed_class": config.registers > 0,
         "dynamic_img_size": True,
+        **channels_in_timm(config),
     }
 
 
@@ -115,7 +116,7 @@ def _initialise(network: "VisionTransformer", config: Config) -> None:
             _draw_uniform(layer.weight, layer.in_features + layer.out_features // parts)
             nn.init.zeros_(layer.bias)
     projection = network.patch_embed.proj
-    _draw_uniform(projection.weight, 3 * config.patch**2 + config.width)
+    _draw_uniform(projection.weight, config.channels * config.patch**2 + config.width)
     nn.init.zeros_(projection.bias)
     projection.requires_grad_(not config.frozen_patches)
     for token in (network.cls_token, network.reg_token):
