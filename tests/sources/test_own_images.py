@@ -519,9 +519,8 @@ def test_groups_come_back_from_the_shards(raw, tmp_path) -> None:
 
 
 def of_bands(tmp_path: Path, kind: str, *overrides: str) -> Source:
-    """A data set, whatever the rest of the parameters makes of it."""
-    values = compose(tmp_path, f"dataset={kind}", *(f"dataset.{each}" for each in ("name=own", *overrides)))
-    return module_of("sources", kind).Config.model_validate(values["dataset"])
+    """A data set with the recipe for bands."""
+    return settings(tmp_path, kind, "recipe=own/bands", *(f"dataset.{each}" for each in overrides))
 
 
 def write_bands(raw: Path) -> dict[str, np.ndarray]:
@@ -578,13 +577,13 @@ def test_files_of_numbers_are_images_with_channels_only(kind, raw, tmp_path) -> 
     paths = [f"{split}/{name}/1.npy,{name},{split}" for split in ("train", "val") for name in "ab"]
     (raw / "own/images.csv").write_text("\n".join(["path,label,split", *paths]))
 
-    def names_with(*overrides: str) -> set[str]:
-        found = module_of("sources", kind).splits(of_bands(tmp_path, kind, *overrides), raw)
+    def names(dataset: Source) -> set[str]:
+        found = module_of("sources", kind).splits(dataset, raw)
         return {image.path.name for image in (*found.train, *found.val)}
 
-    assert "1.npy" in names_with("channels=all")
+    assert "1.npy" in names(of_bands(tmp_path, kind))
     if kind == "unlabelled":
-        assert "1.npy" not in names_with()
+        assert "1.npy" not in names(settings(tmp_path, kind))
 
 
 @pytest.mark.parametrize(
