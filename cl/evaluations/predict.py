@@ -12,7 +12,7 @@ from cl.evaluations import EvaluationConfig, EvaluationContext
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import extract_all
 from cl.features.scores import correct_in_parts, nearest_agrees
-from cl.runtime.metric_info import MetricInfo
+from cl.runtime.metric_info import BACKBONE, MetricInfo
 from cl.statistics import separated
 
 FOLDS = 5
@@ -55,6 +55,8 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
                 values = val.values.get(role, np.full(len(val), -1))[: len(images)]
                 known = np.flatnonzero(values >= 0)
                 metrics[name] |= measure(features.cpu().numpy()[known], values[known], val, known, config.k)
+    for name in metrics.keys() - {BACKBONE}:  # chance is the same
+        metrics[name] = {key: each for key, each in metrics[name].items() if not key.endswith("_chance")}
     return metrics
 
 

@@ -18,7 +18,8 @@ def test_columns_are_found_from_other_groups_and_beside_chance(context: Evaluati
     val = context.val
     label = np.where(np.arange(len(val)) < 3, -1 - np.arange(len(val)), val.labels())
     val.values = {"within": label, "positive": label}
-    found = predict.evaluate(CONFIG, context)["pixels"]
+    found = predict.evaluate(CONFIG, context)
+    found = found["backbone"] | found["pixels"]
     known = label[label >= 0]
     rows = F.normalize(extract(Pixels(), EvalSet(val, context.transform), context.machine), dim=1)[label >= 0]
     similar = (rows @ rows.T).fill_diagonal_(-2).argmax(1).numpy()
