@@ -1,6 +1,7 @@
 """prepare: raw images to WebDataset shards, and the embedded detection scenes."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import click
 
@@ -52,9 +53,8 @@ def main() -> None:
             table_sha256=table_sha256,
         )
         unreadable = _unreadable(splits, manifest)
-        _say_what_was_left_out(progress, splits, unreadable)
-        _say_how_many_are_copies(progress, manifest)
-        _say_what_images_lose(progress, manifest)
+        for line in _remarks(splits, unreadable, manifest):
+            progress.say(line)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         _say_if_cores_are_few(progress, dataset, manifest)
@@ -85,32 +85,36 @@ def _unreadable(splits: Splits, manifest: Manifest) -> dict[str, str]:
     return {key: f"unreadable {suffixes[key]}, {reason}" for key, reason in skipped.items()}
 
 
-def _say_what_was_left_out(progress: Progress, splits: Splits, unreadable: dict[str, str]) -> None:
-    for line in [*splits.remarks, *lines(splits.left_out)]:
-        progress.say(line)
+def _remarks(splits: Splits, unreadable: dict[str, str], manifest: Manifest) -> Iterator[str]:
+    """What was left out, how many images are copies, and what images lose."""
+    yield from (*splits.remarks, *lines(splits.left_out))
     for key, reason in list(unreadable.items())[:NAMED]:
-        progress.say(f"left out {key}: {reason}")
-    for line in lines(Counter(list(unreadable.values())[NAMED:]), "more images"):
-        progress.say(line)
+        yield f"left out {key}: {reason}"
+    yield from lines(Counter(list(unreadable.values())[NAMED:]), "more images")
     if unreadable:
-        progress.say(f"{locations.SHARDS}/manifest.json lists all unreadable images")
+        yield f"{locations.SHARDS}/manifest.json lists all unreadable images"
     if any(NO_HEIC in reason for reason in unreadable.values()):
-        progress.say("once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images")
-
-
-def _say_how_many_are_copies(progress: Progress, manifest: Manifest) -> None:
-    if not (counts := manifest.duplicates):
-        return
-    details = (
-        f"{counts['in_other_split']} of them in the other split and {counts['with_other_label']} with "
-        f"another label; {locations.SHARDS}/duplicates.csv lists them"
-    )
-    if "left_out" in counts:
-        progress.say(f"left out {counted(counts['left_out'], 'files')}: {A_COPY}, {details}")
-    else:
-        progress.say(
-            f"{counted(counts['copies'], 'images')} with the same content as another, {details}, and "
-            "dataset.deduplicate=true leaves them out"
+        yield "once pillow-heif is installed, `dvc repro -f prepare` reads the HEIC images"
+    if counts := manifest.duplicates:
+        details = (
+            f"{counts['in_other_split']} of them in the other split and {counts['with_other_label']} with "
+            f"another label; {locations.SHARDS}/duplicates.csv lists them"
+        )
+        if "left_out" in counts:
+            yield f"left out {counted(counts['left_out'], 'files')}: {A_COPY}, {details}"
+        else:
+            copies = f"{counted(counts['copies'], 'images')} with the same content as another"
+            yield f"{copies}, {details}, and dataset.deduplicate=true leaves them out"
+    if bands := manifest.bands:
+        missing = "" if bands.missing is None else f"; {bands.missing:g} means no data"
+        yield f"bands {', '.join(bands.names)}, stored as {bands.dtype}{missing}"
+    if several := sum(split.several_frames for split in manifest.splits.values()):
+        yield f"{counted(several, 'files')} with several frames or pages: only the first is used"
+    if flat := sum(split.flat for split in manifest.splits.values()):
+        yield (
+            f"{counted(flat, 'images')} of more than 8 bits show nothing between the black and white "
+            f"levels {dict(manifest.levels)}: check dataset.percentiles, and whether some values mean "
+            "missing data"
         )
 
 
@@ -122,20 +126,6 @@ def _say_if_cores_are_few(progress: Progress, dataset: Source, manifest: Manifes
         progress.say(
             f"decoding images of {kilobytes:.0f} kB as fast as the GPUs train may take {wanted} cores, found "
             f"{cores()}: `-S dataset.shrink=256` needs 0.4 of them"
-        )
-
-
-def _say_what_images_lose(progress: Progress, manifest: Manifest) -> None:
-    if bands := manifest.bands:
-        missing = "" if bands.missing is None else f"; {bands.missing:g} means no data"
-        progress.say(f"bands {', '.join(bands.names)}, stored as {bands.dtype}{missing}")
-    if several := sum(split.several_frames for split in manifest.splits.values()):
-        progress.say(f"{counted(several, 'files')} with several frames or pages: only the first is used")
-    if flat := sum(split.flat for split in manifest.splits.values()):
-        progress.say(
-            f"{counted(flat, 'images')} of more than 8 bits show nothing between the black and white "
-            f"levels {dict(manifest.levels)}: check dataset.percentiles, and whether some values mean "
-            "missing data"
         )
 
 

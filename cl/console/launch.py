@@ -25,6 +25,7 @@ from torch.distributed.elastic import multiprocessing as elastic
 
 from cl.console import command, stop
 from cl.runtime import machine
+from cl.runtime.cores import asked_number
 
 BEAT = 2.0  # seconds between signs of life
 LOST = 20.0  # seconds without a sign of life after which a process counts as lost
@@ -87,11 +88,7 @@ def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
 
 def processes() -> int:
     """The number of processes on this machine: CL_PROCESSES, or one per visible GPU, at least one."""
-    if not (asked := os.environ.get("CL_PROCESSES")):
-        return max(1, machine.gpus())
-    if not asked.isdecimal() or int(asked) < 1:
-        raise ValueError(f"CL_PROCESSES={asked}: give a number of processes, such as 2")
-    return int(asked)
+    return asked_number("CL_PROCESSES") or max(1, machine.gpus())
 
 
 def _run(words: list[str], variables: list[dict[str, str]]) -> int:

@@ -44,18 +44,13 @@ def tables(params: dict[str, Any], read: ResultFiles) -> dict[str, list[dict[str
 def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> dict[str, Any]:
     """One evaluation: its meaning, its settings, and a line for each metric."""
     group, result = GROUPS[stage], f"{stage}/{name}"
-    baselines = {
-        baseline: chosen for baseline in params["baselines"] if (chosen := _selected(params, baseline, group))
-    }
     own = _Encoder(result, _column(name, read.measurements(result)))
-    others = [
-        _Encoder(
-            f"baseline/{baseline}/{name}",
-            _column(name, read.measurements(f"baseline/{baseline}")),
-            name in chosen,
-        )
-        for baseline, chosen in baselines.items()
-    ]
+    baselines, others = [], []
+    for baseline, config in params["baselines"].items():
+        if chosen := params[group] if config[group] == "all" else config[group]:
+            column = _column(name, read.measurements(f"baseline/{baseline}"))
+            baselines.append(baseline)
+            others.append(_Encoder(f"baseline/{baseline}/{name}", column, name in chosen))
     known: Column = {}
     for _, column, _ in (own, *others):
         known |= {key: each for key, each in column.items() if key not in known}
@@ -80,12 +75,6 @@ def _line(measured: Measurement, own: _Encoder, others: list[_Encoder], read: Re
         "pretrained": _cell(measured, own),
         "others": [(_cell(measured, other), _gain(measured.name, own, other, read)) for other in others],
     }
-
-
-def _selected(params: dict[str, Any], baseline: str, group: str) -> list[str]:
-    """The evaluations or transfers of a baseline."""
-    names = params["baselines"][baseline][group]
-    return list(params[group]) if names == "all" else names
 
 
 def _column(name: str, measurements: list[Measurement]) -> Column:

@@ -18,10 +18,15 @@ def share_of_cores() -> int:
 
 def workers(wanted: int) -> int:
     """At least one and at most `wanted` processes beside this one, and at most CL_WORKERS."""
-    asked = os.environ.get("CL_WORKERS")
+    return max(1, min(wanted, asked_number("CL_WORKERS") or wanted))
+
+
+def asked_number(variable: str) -> int | None:
+    """The number of processes that an environment variable asks for; None if it is not set."""
+    asked = os.environ.get(variable)
     if asked and not (asked.isdecimal() and int(asked)):
-        raise ValueError(f"CL_WORKERS={asked}: give a number of processes, such as 4")
-    return max(1, min(wanted, int(asked or wanted)))
+        raise ValueError(f"{variable}={asked}: give a number of processes, such as 2")
+    return int(asked) if asked else None
 
 
 def quotas(root: Path = Path("/sys/fs/cgroup"), members: Path = Path("/proc/self/cgroup")) -> Iterator[float]:

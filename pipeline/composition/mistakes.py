@@ -1,6 +1,7 @@
 """What is wrong with overrides, and what to type instead."""
 
 import difflib
+from collections.abc import Iterator
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -14,16 +15,17 @@ SHOWN = 4  # names that are suggested
 
 def check_choices(given: list[Override]) -> None:
     """Raises ValueError for a choice that does not exist, and for several where one is possible."""
-    for override in given:
-        if problem := _wrong_choice(override, given):
-            raise ValueError(problem)
+    _refuse(_wrong_choice(override, given) for override in given)
 
 
 def check_keys(given: list[Override], values: Values) -> None:
     """Raises ValueError for an override of a parameter that is not among `values`, which the choices give."""
-    for override in given:
-        if problem := _wrong_key(override, values, given):
-            raise ValueError(problem)
+    _refuse(_wrong_key(override, values, given) for override in given)
+
+
+def _refuse(problems: Iterator[str | None]) -> None:
+    if problem := next(filter(None, problems), None):
+        raise ValueError(problem)
 
 
 def not_chosen(group: str, name: str, chosen: list[str]) -> str:

@@ -77,12 +77,15 @@ def record(stage: str, name: str | None, used: dict[str, float]) -> dict[str, An
     """How a result was made: parameters, data, code, hardware, and what was `used`; null if unknown."""
     files, values = declared(stage, name)
     everything, (commit, changed) = params(), code()
+    data = manifest_hash() if SHARDS in files else None
+    if stage == "prepare":
+        data = file_sha256(SHARDS / "manifest.json")
     return {
         "stage": stage + (f"@{name}" if name else ""),
         "recipe": everything["recipe"],
         "seed": everything["seed"],
         "parameters": values,
-        "data_manifest_sha256": _manifest_hash(stage, files),
+        "data_manifest_sha256": data,
         "commit": commit,
         "uncommitted_changes": changed,
         "versions": versions(),
@@ -99,12 +102,6 @@ def code() -> tuple[str | None, bool | None]:
     changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", *RECORDED)
     changes += git("ls-files", "--others", "--exclude-standard", "--", *NEW)
     return commit, bool(changes) if commit else None
-
-
-def _manifest_hash(stage: str, files: list[Path]) -> str | None:
-    if stage == "prepare":
-        return file_sha256(SHARDS / "manifest.json")
-    return manifest_hash() if SHARDS in files else None
 
 
 def git(*arguments: str) -> str:
@@ -129,19 +126,14 @@ def versions() -> dict[str, str]:
 
 
 def _hardware() -> dict[str, Any]:
-    gpus = range(machine.gpus())
+    gpus, info = range(machine.gpus()), Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": _cpu(),
+        "cpu": models[0] if models else platform.processor(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(gpu) for gpu in gpus],
         "fused": bool(gpus) and machine.fused_kernels(),
         "system": platform.platform(),
     }
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
