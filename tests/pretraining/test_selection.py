@@ -81,11 +81,6 @@ def test_few_epochs_show_neither_a_trend_nor_a_lasting_collapse(epochs) -> None:
     assert verdict(rows([1.0] * 5), WIDTH).state == "collapsed"
 
 
-def test_labels_are_not_used() -> None:
-    with_labels = [row | {"knn_top1": 100.0 - row["epoch"]} for row in rows(RISING)]
-    assert verdict(with_labels, WIDTH) == verdict(rows(RISING), WIDTH)
-
-
 def logged(run: str, epochs: int) -> list[dict[str, str]]:
     """The first epochs of a run of benchmarks/selection.py, as they are in its file."""
     with Path(__file__).with_name("logs.csv").open(newline="") as file:
