@@ -69,9 +69,7 @@ def _say_what_is_next() -> None:
         return
     say(f"open {REPORT}/index.html in a browser")
     if locations.BACKBONE.is_file():
-        say(
-            f'use the encoder in Python: cl.load("{locations.BACKBONE.absolute()}").embed(["a.jpg", "b.jpg"])'
-        )
+        say(f'use it in Python: cl.load("{locations.BACKBONE.absolute()}").embed(["a.jpg", "b.jpg"])')
 
 
 def _fetch(params: dict[str, Any]) -> None:

@@ -46,15 +46,12 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     rows = (embeddings if config.of == "embedding" else features).cpu().numpy()
     points = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
     labels = context.val.labels(positions)
-    chart = Chart(
-        "map", f"{len(rows)} validation images by {config.of}, t-SNE", "first axis", "second axis", "points"
-    )
+    title = f"{len(rows)} validation images by {config.of}, t-SNE"
+    chart = Chart("map", title, "first axis", "second axis", "points")
     for label in np.unique(labels):
         name = context.val.manifest.classes[label] if label >= 0 else "images"
         for x, y in points[labels == label]:
             chart.add(name, x, y)
     chart.save(context.out)
-    return {
-        "trustworthiness": 100
-        * float(trustworthiness(rows, points, n_neighbors=min(5, (len(rows) - 1) // 2)))
-    }
+    neighbours = min(5, (len(rows) - 1) // 2)
+    return {"trustworthiness": 100 * float(trustworthiness(rows, points, n_neighbors=neighbours))}

@@ -48,9 +48,7 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
 
     variation: standard deviation / mean; easy: percent of the sum at the quarter of most similar positives.
     """
-    chart = Chart(
-        "multiplier", "The multiplier of SimCLR's gradient", "images per batch", "NPC multiplier", log=True
-    )
+    chart = Chart("multiplier", "SimCLR's gradient multiplier", "images per batch", "multiplier", log=True)
     temperature = context.temperature(config.temperature)
     values, easy = {}, {}
     for size in config.batch_sizes:

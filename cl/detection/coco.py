@@ -102,9 +102,7 @@ def _problem(annotation: dict, known: set[int], images: dict, names: dict, *, te
     annotation_id, box, area = (annotation.get(key) for key in ("id", "bbox", "area"))
     image, category, crowd = (annotation.get(key) for key in ("image_id", "category_id", "iscrowd"))
     if test and (not isinstance(annotation_id, int) or annotation_id < 1 or annotation_id in known):
-        return (
-            "needs a unique integer id of at least 1 (pycocotools takes 0 for no object); number them from 1"
-        )
+        return "needs a unique integer id of at least 1 (pycocotools takes 0 for none); number them from 1"
     if image not in images:
         return f"has image_id {image!r}, which is not listed (the first is {next(iter(images), None)!r})"
     if category not in names:
@@ -114,9 +112,7 @@ def _problem(annotation: dict, known: set[int], images: dict, names: dict, *, te
     if crowd not in (0, 1):
         return f"has iscrowd {crowd!r}, expected 0 or 1"
     if test and not (_are_numbers([area], LARGEST_AREA) and area is not None and area >= 0):
-        return (
-            f"has area {reprlib.repr(area)}, expected the object's pixels, by which small and large are told"
-        )
+        return f"has area {reprlib.repr(area)}, expected the object's pixels, which tell small from large"
     return None
 
 
@@ -160,9 +156,7 @@ def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Ima
                 f"of {height}x{width} pixels"
             )
         elif usable:
-            findings.notes[
-                "objects that lost polygons of fewer than three points, or far outside the image"
-            ].append(place)
+            findings.notes["objects that lost polygons of under three points or far outside"].append(place)
             kept.append({**annotation, "segmentation": usable})
         else:
             findings.notes["objects without a mask, dropped"].append(place)

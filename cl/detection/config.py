@@ -36,24 +36,14 @@ class Config(BaseConfig):
     seeds: Seeds | None
     subset: int | None = Field(gt=0, description="trial run on this many training and test images; null: all")
     iterations: int = Field(gt=0, description="at the reference batch; twice as many at half that batch")
-    milestones: list[int] = Field(
-        description="iterations, counted in the same way, at which the learning rate drops to a tenth"
-    )
-    warmup: int = Field(
-        ge=0, description="iterations, counted in the same way, of linear warm-up from `warmup_start`"
-    )
+    milestones: list[int] = Field(description="iterations, likewise, where the rate drops to a tenth")
+    warmup: int = Field(ge=0, description="iterations, likewise, of linear warm-up from `warmup_start`")
     warmup_start: float = Field(ge=0, le=1, description="fraction of the peak learning rate")
-    precise_bn: int = Field(
-        ge=0, description="batches that re-estimate batch-norm statistics before the test"
-    )
-    precision: Literal["fp32", "bf16"] = Field(
-        description="of this transfer, fp32 in the papers; losses stay in float32"
-    )
+    precise_bn: int = Field(ge=0, description="batches that re-estimate batch-norm statistics for the test")
+    precision: Literal["fp32", "bf16"] = Field(description="fp32 in the papers; losses stay in float32")
     batch_size: int = Field(gt=0)
     base_lr: float = Field(gt=0, description="at the reference batch, scaled linearly")
-    backbone_lr: float = Field(
-        gt=0, description="relative rate of the pretrained layers that feed the proposals; C4: up to res4"
-    )
+    backbone_lr: float = Field(gt=0, description="relative rate of the layers that feed the proposals")
     reference_batch: int = Field(gt=0)
     momentum: float = Field(ge=0, lt=1)
     betas: tuple[float, float] | None = Field(description="of AdamW; null for SGD, as in the papers")
@@ -64,9 +54,7 @@ class Config(BaseConfig):
     anchors: list[int] = Field(min_length=1, description="sides, pixels; FPN: one each for P2 to P6")
     rpn_rois: int = Field(gt=0, description="anchors per image in the proposal loss")
     rois: int = Field(gt=0, description="regions per image in the box loss")
-    pooled: int = Field(
-        gt=0, description="side of a region's features: 14 in the papers, halved by res5; FPN: 7"
-    )
+    pooled: int = Field(gt=0, description="side of a region: 14 in the papers, halved by res5; FPN: 7")
     train_proposals: tuple[int, int] = Field(
         description="per image, before (FPN: per level) and after non-maximum suppression"
     )

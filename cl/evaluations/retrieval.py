@@ -25,9 +25,7 @@ class Config(EvaluationConfig):
     needs_labels: ClassVar = False
     kind: Literal["retrieval"]
     queries: int = Field(gt=0)
-    views: dict[str, SingleView] = Field(
-        min_length=1, max_length=1, description="the view to find the image by"
-    )
+    views: dict[str, SingleView] = Field(min_length=1, max_length=1, description="to find the image by")
 
     @property
     def title(self) -> str:

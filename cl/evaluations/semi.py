@@ -64,11 +64,8 @@ class Config(EvaluationConfig):
 
     @property
     def title(self) -> str:
-        return (
-            f"{100 * self.fraction:g} % of the labels"
-            if self.fraction
-            else f"Labels of {Path(self.list or '').name}"
-        )
+        labels = f"{100 * self.fraction:g} % of the labels" if self.fraction else None
+        return labels or f"Labels of {Path(self.list or '').name}"
 
     def numbers(self) -> dict[str, MetricInfo]:
         part = f"{self.title}, at least one per class" if self.fraction else "a list of labels"

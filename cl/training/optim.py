@@ -57,9 +57,7 @@ class Config(BaseConfig):
         description="cosine: over the steps after warm-up; cosine_whole: over the whole run, times warm-up"
     )
     per: Literal["step", "epoch"] = Field("step", description="how often the learning rate changes")
-    final: float = Field(
-        0.0, ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate"
-    )
+    final: float = Field(0.0, ge=0, lt=1, description="where a cosine ends, of the largest rate")
     milestones: list[float] = Field(
         description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
     )
