@@ -1,6 +1,5 @@
 """The experiments that reproduce the papers' printed numbers, and the commands for the missing ones."""
 
-import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -113,24 +112,10 @@ class PaperMatches:
 
 
 def command(run: str) -> str:
-    """The command that runs these overrides; several values of a key make it a queued sweep."""
-    queue = "--queue " if "," in run and "[" not in run else ""
-    return f"dvc exp run {queue}" + " ".join(f"-S {shlex.quote(word)}" for word in run.split())
+    """The command that runs these overrides."""
+    return "dvc exp run " + " ".join(f"-S {shlex.quote(word)}" for word in run.split())
 
 
 def commands(runs: Iterable[str]) -> list[str]:
-    """The commands for these runs; a complete grid of one recipe becomes a single sweep."""
-    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for run in dict.fromkeys(runs):
-        words = dict(word.split("=", 1) for word in run.split())
-        groups.setdefault((words.get("recipe", ""), *words), []).append(words)
-    return [line for (_, *keys), group in groups.items() for line in _commands(keys, group)]
-
-
-def _commands(keys: list[str], group: list[dict[str, str]]) -> list[str]:
-    """The commands for runs that set the same keys."""
-    grid = {key: list(dict.fromkeys(words[key] for words in group)) for key in keys}
-    has_lists = any("[" in value for values in grid.values() for value in values)
-    if math.prod(map(len, grid.values())) == len(group) and not has_lists:
-        return [command(" ".join(f"{key}={','.join(values)}" for key, values in grid.items()))]
-    return [command(" ".join(f"{key}={value}" for key, value in words.items())) for words in group]
+    """The commands for these runs, each once."""
+    return [command(run) for run in dict.fromkeys(runs)]
