@@ -21,19 +21,13 @@ class Config(BatchesConfig):
     def numbers(self) -> dict[str, MetricInfo]:
         return {
             "alignment": MetricInfo(
-                "alignment", "mean squared distance between two views of an image, from 0 to 4", "lower"
+                "alignment", "mean squared distance of an image's views, 0 to 4", "lower"
             ),
             "uniformity": MetricInfo(
-                "uniformity", "how evenly images fill the sphere: 0 if all are one point", "lower"
+                "uniformity", "how evenly images fill the sphere: 0 at one point", "lower"
             ),
-            "embedding_std": MetricInfo(
-                "spread",
-                "mean standard deviation of the dimensions: 0 if all are one point, 1 if even",
-                "higher",
-            ),
-            "effective_rank": MetricInfo(
-                "effective rank", "how many dimensions the embeddings use", "higher"
-            ),
+            "embedding_std": MetricInfo("spread", "mean deviation of a dimension: 0 at one point", "higher"),
+            "effective_rank": MetricInfo("effective rank", "dimensions that embeddings use", "higher"),
         }
 
 
@@ -48,10 +42,7 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     first, second = (torch.cat(views) for views in zip(*batches, strict=True))
     measured = {"alignment": alignment(first, second), **collapse.measures(first)}
     chart = Chart(
-        "path",
-        "Alignment and uniformity, from the training log",
-        "uniformity (lower: more even)",
-        "alignment",
+        "path", "Alignment and uniformity in training", "uniformity (lower: more even)", "alignment"
     )
     for row in context.epochs:
         chart.add("from the first epoch to the last", row["uniformity"], row["alignment"])

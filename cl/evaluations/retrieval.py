@@ -34,9 +34,7 @@ class Config(EvaluationConfig):
     def numbers(self) -> dict[str, MetricInfo]:
         return {
             "hit1": MetricInfo("finds itself from a changed copy", "images nearest to their copy", "higher"),
-            "hit5": MetricInfo(
-                "among the nearest five", "images among the five nearest to their copy", "higher"
-            ),
+            "hit5": MetricInfo("among the nearest five", "images among their copy's five nearest", "higher"),
             "queries": MetricInfo("queries", "images looked up"),
         }
 
