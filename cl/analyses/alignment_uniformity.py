@@ -20,11 +20,9 @@ class Config(BatchesConfig):
 
     def numbers(self) -> dict[str, MetricInfo]:
         return {
-            "alignment": MetricInfo(
-                "alignment", "mean squared distance of an image's views, 0 to 4", "lower"
-            ),
+            "alignment": MetricInfo("alignment", "squared distance of an image's views, 0 to 4", "lower"),
             "uniformity": MetricInfo(
-                "uniformity", "how evenly images fill the sphere: 0 at one point", "lower"
+                "uniformity", "how even images are on the sphere: 0 at a point", "lower"
             ),
             "embedding_std": MetricInfo("spread", "mean deviation of a dimension: 0 at one point", "higher"),
             "effective_rank": MetricInfo("effective rank", "dimensions that embeddings use", "higher"),
