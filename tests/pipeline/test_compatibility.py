@@ -55,7 +55,7 @@ def _expected_of_views(cell: Cell, method: str, several: bool) -> tuple[str, ...
     if cell.views == "multi-crop" and method == "pirl":
         return ("found 2 x random, 4 x half; choose views=pirl or views=pirl_small",)
     if cell.views == "multi-crop" and (several or method == "moco_cld"):
-        return f"the first {7 if several else 3} views of method.kind={method}", "the same size, found 32 px"
+        return f"the first {7 if several else 3} views of method.kind={method}", "need one size, found 32 px"
     if cell.patches == "patches" and method not in PREDICTING:
         return f"method.kind={method} does not take combinatorial patches", "choose patches=whole"
     return ()
