@@ -79,13 +79,10 @@ def easy_share(q: np.ndarray, similarity: np.ndarray) -> float:
 
 
 def multiplier(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """q_B = 1 - softmax probability of the positive = sigmoid(Z - s), per anchor (DCL, eq. 2, 3 corrected).
+    """(2N,) in (0, 1): what the decoupled loss removes from the gradient of SimCLR, per anchor.
 
-    Args:
-        first, second: (N, D) unit embeddings of the two views.
-
-    Returns:
-        (2N,), in (0, 1): what the decoupled loss removes from SimCLR's gradient.
+    q_B = 1 - softmax probability of the positive = sigmoid(Z - s) (DCL, eq. 2, 3 corrected). `first` and
+    `second`: (N, D) unit embeddings of the two views.
     """
     embeddings = torch.cat([first, second])
     itself = torch.arange(len(embeddings), device=embeddings.device)

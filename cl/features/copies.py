@@ -129,10 +129,7 @@ def _differences(cells: np.ndarray) -> np.ndarray:
 def neighbour_pairs(queries: np.ndarray, bank: np.ndarray, k: int, least: float = -1) -> np.ndarray:
     """(m, 2), sorted, smaller positions first: each image i with the k rows of the bank nearest to query i.
 
-    Args:
-        queries: (N, D), a row for each image.
-        bank: (N, D), likewise.
-        least: the least cosine of a pair.
+    Queries and bank have a row (N, D) for each image. A pair has at least the cosine `least`.
     """
     k = min(k + 1, len(bank))  # an image may be its own nearest
     cosines, positions = nearest_in_array(queries, bank, k)
@@ -155,9 +152,7 @@ def cosines_of(features: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 def agreement(images: np.ndarray, pairs: np.ndarray, count: Count = silent) -> np.ndarray:
     """(m,): the larger of both `correlations` of each pair, since either image may be a part of the other.
 
-    Args:
-        images: (n, SIDE, SIDE) from `small`; may be memory-mapped.
-        pairs: (m, 2) positions in them.
+    Pairs (m, 2) are positions in `images` (n, SIDE, SIDE), from `small`, which may be memory-mapped.
     """
     values = np.empty(2 * len(pairs))
     first, second = np.concatenate([pairs, pairs[:, ::-1]]).T

@@ -93,12 +93,8 @@ def few_shot(bank: Tensor, codes: Tensor, queries: Tensor, truth: Tensor, drawn:
     """(M,): the share of draws in which the nearest class mean is that of a query's class.
 
     Features are taken relative to the mean of all training images, and then have length 1 (Wang et al. 2019,
-    SimpleShot, CL2N).
-
-    Args:
-        bank: (N, D), with classes `codes` (N,).
-        queries: (M, D), with classes `truth` (M,).
-        drawn: from `draws`, in the order of the classes.
+    SimpleShot, CL2N). The bank (N, D) has the classes `codes` (N,), the queries (M, D) `truth` (M,); `drawn`
+    is from `draws`, in the order of the classes.
     """
     centre, known = bank.mean(0), codes.unique()
     bank, queries = (F.normalize(rows - centre, dim=1) for rows in (bank, queries))

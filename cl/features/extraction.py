@@ -52,11 +52,8 @@ def extract(
 ) -> Tensor:
     """(n, D) float32 on the device: the encoder's outputs in eval mode, in the order of `data`.
 
-    The processes of a run share the work, and each returns all features.
-
-    Args:
-        count: shows the progress of long extractions.
-        cache: keeps small sets of images for later calls.
+    The processes of a run share the work, and each returns all features. `count` shows the progress of long
+    extractions; `cache` keeps small sets of images for later calls.
     """
     return extract_all(encoder, data, machine, count=count, cache=cache)[0]
 
@@ -105,11 +102,7 @@ def extract_views(
     """Positions (Q,) of at most `most` random images, and the encoder's outputs (Q, D) for a view of each.
 
     Each process encodes all, so they do not depend on the number of processes. The images of an incomplete
-    last batch are left out.
-
-    Args:
-        encoder: in eval mode, with several outputs.
-        data: the first view of each image is encoded.
+    last batch are left out. The encoder is in eval mode and has several outputs; it gets the first view.
     """
     to_input, steps = data.inputs(machine), min(data.plan.steps_per_epoch, most // data.plan.batch_size)
     positions: list[Tensor] = []

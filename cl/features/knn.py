@@ -88,11 +88,9 @@ def unit_blocks(features: np.ndarray, size: int) -> Iterator[tuple[int, Tensor]]
 def _extended(
     best: tuple[Tensor, Tensor], queries: Tensor, rows: Tensor, first: int, k: int, memory: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The `best` cosines and positions of n queries, up to k, after those of a later block of the bank.
+    """The `best` cosines and positions of n queries, up to k, with those of the rows at `first` and after it.
 
-    Args:
-        rows: the block, whose rows are at `first` and after it.
-        memory: for at least n len(rows) similarities.
+    memory: for at least n len(rows) similarities.
     """
     similarity = memory[: len(queries) * len(rows)].view(len(queries), len(rows))
     torch.mm(queries, rows.T, out=similarity)
@@ -154,10 +152,7 @@ def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float) -> T
     """v_c = sum over the neighbours b of class c of exp((q . b - q . nearest) / temperature), (n, classes).
 
     The usual weights are divided by the nearest neighbour's, so that small temperatures do not overflow.
-
-    Args:
-        cosines: (n, k), nearest first.
-        labels: (n, k) classes of these neighbours.
+    `cosines` and the `labels` of these neighbours are (n, k), nearest first.
     """
     weight = ((cosines - cosines[:, :1]) / temperature).exp()
     return weight.new_zeros(len(cosines), classes).scatter_add_(1, labels, weight)
@@ -172,13 +167,9 @@ def classify(
     k: Sequence[int],
     temperature: Sequence[float],
 ) -> Tensor:
-    """The class with most votes for each k and temperature, in one pass; the ranks share the queries.
+    """(len(k), len(temperature), Q): the class with most votes for each k and temperature, in one pass.
 
-    Args:
-        labels: (B,) classes of the bank; the other arguments as in `nearest`.
-
-    Returns:
-        Classes (len(k), len(temperature), Q).
+    The ranks share the queries. `labels` (B,) are of the bank; other arguments as in `nearest`.
     """
     per_rank = -(-len(queries) // ranks())
     local = slice(rank() * per_rank, (rank() + 1) * per_rank)

@@ -69,11 +69,7 @@ class MethodConfig(BaseConfig):
         return 1
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """Check that the parameters fit the training run.
-
-        Raises:
-            ValueError: they do not; the message begins with a parameter's name.
-        """
+        """Raises ValueError, which begins with a parameter's name, if they do not fit the training run."""
 
 
 @dataclass(frozen=True)

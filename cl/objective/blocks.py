@@ -67,11 +67,7 @@ class BlockwiseLogits:
     masks: tuple[Mask, ...]
 
     def blocks(self, shift: Tensor | None, *, upper: bool = False) -> Iterator[Block]:
-        """The blocks, row by row; if `upper`, only those on and above the diagonal.
-
-        Args:
-            shift: (N,); None for 0.
-        """
+        """The blocks, row by row; if `upper`, only those on and above the diagonal. `shift`: (N,) or None."""
         n, k = len(self.queries), len(self.negatives)
         height, width = self._sides
         for row in range(0, n, height):
@@ -175,11 +171,7 @@ class BlockwiseLogits:
 def blockwise(
     negatives: Negatives, temperature: float, device: torch.device
 ) -> Callable[[Tensor, Tensor], BlockwiseLogits]:
-    """The function from queries and negatives, which autograd saves, to their logits.
-
-    Args:
-        device: of the queries.
-    """
+    """The function from queries on this device and negatives, which autograd saves, to their logits."""
     excluded = None if negatives.excluded is None else to_device(negatives.excluded, device)
     return partial(BlockwiseLogits, excluded=excluded, temperature=temperature, masks=negatives.masks)
 

@@ -20,10 +20,8 @@ def over_selected(
 ) -> Tensor:
     """(N,): `reduce` of each query's selected logits, a few queries at a time.
 
-    The selected rows are gathered again in the backward pass.
-
-    Args:
-        reduce: (logits (n, S), mask of those that do not count (n, S), numbers of the queries (n,)) to (n,).
+    The selected rows are gathered again in the backward pass. `reduce` takes the logits (n, S), the mask of
+    those that do not count (n, S) and the numbers of the queries (n,).
     """
     selected, masks = negatives.selected, negatives.masks
     assert selected is not None

@@ -35,12 +35,9 @@ def render(
 ) -> tuple[str, str]:
     """The page, and its tables as Markdown.
 
-    Args:
-        params: the contents of params.yaml.
-        results: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
-        command: runs exactly these parameters; None if repeating the run needs a copy of them.
-        titles: evaluations, transfers and baselines in words; one without a title is shown by its name.
-        remark: on other experiments.
+    `results`: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
+    `command` runs exactly these parameters; None if repeating the run needs a copy of them.
+    `titles`: evaluations, transfers and baselines in words; one without a title is shown by its name.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     context = {

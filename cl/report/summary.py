@@ -37,12 +37,10 @@ TEXT_COLUMNS = 5  # of evaluations on a terminal of 80 columns
 
 
 def page(experiments: list[Experiment], compose: Compose, title: Title) -> tuple[str, str]:
-    """The summary as self-contained HTML and as Markdown.
+    """The summary as self-contained HTML and as Markdown; of equal parameters and seed, the first counts.
 
-    Args:
-        experiments: distinct experiments; if several have equal parameters and seed, the first counts.
-        compose: returns the parameters that Hydra overrides compose to.
-        title: returns what an evaluation or transfer with these parameters is called.
+    compose: returns the parameters that Hydra overrides compose to.
+    title: returns what an evaluation or transfer with these parameters is called.
     """
     matches = PaperMatches(experiments, compose)
     papers = [_paper(paper_tables.load(name), matches) for name in paper_tables.NAMES]

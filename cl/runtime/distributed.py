@@ -92,9 +92,7 @@ def mean_over_ranks(x: Tensor) -> Tensor:
 def permute(x: Tensor, order: Tensor) -> Tensor:
     """Reorder the rows of all ranks, and return this rank's part (n, ...); each row is sent to one rank only.
 
-    Args:
-        x: (n, ...), with the same n on every rank.
-        order: (W n,) on the CPU: row i of the result is row `order[i]` of all ranks' rows.
+    Row i of the result is row `order[i]`, (W n,) on the CPU, of all ranks' rows x, (n, ...) on every rank.
     """
     if ranks() == 1:
         return x[to_device(order, x.device)]

@@ -23,10 +23,7 @@ def exclusive(folder: Path, target: Path) -> Iterator[None]:
     """Keep other processes from writing into `target`, by a lock in `folder` that children do not inherit.
 
     On a file system without locks, such as Lustre mounted without `flock`, nothing is locked. At the end, a
-    folder without other files is removed.
-
-    Raises:
-        ValueError: another process is writing into it.
+    folder without other files is removed. ValueError if another process is writing.
     """
     lock = FileLock(folder / LOCK, blocking=False, fallback_to_soft=False)
     with _refused(target):

@@ -66,13 +66,10 @@ def channels_last(module: M) -> M:
 
 
 def gpus() -> int:
-    """The number of GPUs that this process may use, as CUDA counts them.
+    """The number of GPUs that this process may use, as CUDA counts them; ValueError if it cannot start them.
 
     `torch.cuda.device_count` asks the driver instead, which also counts GPUs that CUDA cannot start, and all
     cards where CUDA offers one MIG instance.
-
-    Raises:
-        ValueError: CUDA cannot start the GPUs, and CUDA_VISIBLE_DEVICES does not hide them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the error below says it

@@ -68,12 +68,7 @@ def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file.
-
-    Raises:
-        ValueError: the file is missing.
-        DamagedError: the file is incomplete, has another format, or does not match its checksum.
-    """
+    """The tensors and the metadata of a safetensors file; ValueError if missing, DamagedError if damaged."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: run `dvc repro` first to create it")
     try:

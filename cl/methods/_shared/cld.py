@@ -75,10 +75,8 @@ class ClusterMethod(BaseMethod):
 def cluster_contrasts(both: list[Tensor], config: Clustering) -> list[Contrast]:
     """Each of the first two views against the other's centres; the centre of the image's cluster is positive.
 
-    A centre represents many images, so the data's groups do not apply.
-
-    Args:
-        both: V x (N, 2, D), of `embed_twice`; the loss between images has V terms, that between clusters two.
+    A centre represents many images, so the data's groups do not apply. `both`: V x (N, 2, D), of
+    `embed_twice`; the loss between images has V terms, that between clusters two.
     """
     first, second = both[0][:, 1], both[1][:, 1]
     with torch.autocast(first.device.type, enabled=False):
