@@ -27,8 +27,6 @@ class FeatureMaps(nn.Module):
     A hierarchical network gives a map for each of `STRIDES`: the deepest of that stride, as in FPN (Lin et
     al. 2017, sec. 3). A plain one, whose maps all have one stride, gives its last. Unlike in ViTDet's code,
     the network's own norm follows, so that the map consists of the tokens that pretraining pools.
-
-    levels: what is known of each map.
     """
 
     def __init__(self, network: Any) -> None:

@@ -79,13 +79,10 @@ def resized_size(width: int, height: int, side: int, longest: int) -> tuple[int,
 
 
 class TrainImages:
-    """The batches that train a detector: `cl.training.loop.Data`.
+    """The batches that train a detector: `cl.training.loop.Data`; `item` turns a sample into what it takes.
 
     The images of a batch, their sizes and which are mirrored depend only on (seed, step). Within a batch,
     each rank gets images of similar shape, so that little padding is needed.
-
-    Args:
-        item: turns a sample into what the detector takes.
     """
 
     def __init__(

@@ -54,10 +54,7 @@ class PaperRow(BaseConfig):
 
 
 class PaperTable(BaseConfig):
-    """A table of a paper, or numbers from its text (`text, sec. 1`); gains follow the rows they compare.
-
-    turned: whether the columns are the rows of the printed table.
-    """
+    """A table, or numbers from the text; gains follow the rows they compare. turned: printed transposed."""
 
     name: str
     caption: str

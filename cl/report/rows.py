@@ -14,10 +14,7 @@ Column = dict[str, Measurement]  # an encoder's results in one evaluation, by me
 
 
 class Gain(NamedTuple):
-    """A difference in points, and whether it is an improvement (`up`), the opposite (`down`) or unclear ("").
-
-    interval: of the difference, paired image by image; without it, the two numbers' intervals decide.
-    """
+    """A difference in points, better (`up`), worse (`down`) or unclear; interval: paired by image, if any."""
 
     points: float
     verdict: str

@@ -1,7 +1,4 @@
-"""Rules between parameters, and between parameters and data; errors say what to choose.
-
-Each package below `cl.config` declares its traits and needs, and checks its own parameters.
-"""
+"""Rules between parameters, and between parameters and data; errors say what to choose."""
 
 from cl.config.params import Params
 from cl.config.rules import backbones, bands, methods, training

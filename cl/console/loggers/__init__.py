@@ -19,11 +19,7 @@ Say = Callable[[str], None]
 
 
 class Logger(Protocol):
-    """A run in another program.
-
-    Attributes:
-        where: its folder or address, for the user.
-    """
+    """A run in another program; `where` is its folder or address, for the user."""
 
     where: str
 
@@ -40,14 +36,8 @@ class Logger(Protocol):
 class Loggers:
     """The loggers of a process, which log all of its trainings as one run; the context's end ends the run.
 
-    Args:
-        names: modules of this package.
-        folder: each logger writes to `<folder>/<name>`.
-        parameters: returns the run's parameters.
-        experiment: begins the run's name.
-
-    Raises:
-        ValueError: a name is unknown, or its library is missing.
+    Each of `names` writes to `<folder>/<name>`. `parameters` returns those of the run, whose name begins with
+    `experiment`.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Weights & Biases, configured by its own environment variables: WANDB_MODE=offline keeps a run local.
-
-WANDB_PROJECT is the project (default cl), WANDB_DIR replaces the folder.
-"""
+"""Weights & Biases; WANDB_MODE=offline keeps a run local, WANDB_PROJECT and WANDB_DIR are its places."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Detectors from two libraries behind one interface.
-
-Each module is an engine and exports `Detector`.
-"""
+"""Detectors from two libraries behind one interface; each module is an engine and exports `Detector`."""
 
 import importlib
 from pathlib import Path

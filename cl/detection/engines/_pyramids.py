@@ -39,10 +39,8 @@ class Pyramid(nn.Module):
 class SimplePyramid(nn.Module):
     """The simple feature pyramid on the last map of a plain transformer (ViTDet, Li et al. 2022, sec. 3).
 
-    The map is scaled to each of the strides 4, 8, 16 and 32 by itself, then a 1x1 and a 3x3 convolution
-    follow, each with a norm.
-
-    stride, channels: of the map.
+    The map, of this stride and channels, is scaled to each of the strides 4, 8, 16 and 32 by itself, then a
+    1x1 and a 3x3 convolution follow, each with a norm.
     """
 
     def __init__(self, stride: int, channels: int, norm: Callable[[int], nn.Module]) -> None:
