@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from cl.methods import Setup
@@ -20,7 +20,7 @@ class Config(PrototypeConfig):
 
     queue: the number of earlier embeddings of each of the first two views whose codes are computed together
         with the batch's; null for none.
-    queue_epoch: the first epoch that uses the queue, counting from 0; null without a queue.
+    queue_epoch: the first epoch that uses the queue, counting from 0; null: 0.
     """
 
     kind: Literal["swav"]
@@ -28,12 +28,6 @@ class Config(PrototypeConfig):
     iterations: int = Field(gt=0)
     queue: int | None = Field(gt=0)
     queue_epoch: int | None = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _epoch_with_queue(self) -> "Config":
-        if (self.queue is None) != (self.queue_epoch is None):
-            raise ValueError(f"queue={self.queue} with queue_epoch={self.queue_epoch}: give both, or null")
-        return self
 
     def check(self, batch_size: int, epochs: float) -> None:
         """There must be epochs that use the queue."""

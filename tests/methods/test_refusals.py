@@ -10,7 +10,6 @@ REFUSED = {
     "method=dino loss=sigmoid": "method.kind=dino needs a decoupled loss.*choose loss=dcl",
     "method=dino method.teacher_temperature.epochs=0": "epochs=0: input should be greater than 0",
     "method=swav loss=infonce": "needs a decoupled loss.* loss=infonce .*choose loss=dcl or dclw",
-    "method=swav method.queue=100": "queue=100 with queue_epoch=None: give both, or null",
     "method=swav patches=fast": "method.kind=swav does not take combinatorial patches",
     "method=swav method.queue=100 method.queue_epoch=2": "queue_epoch=2 leaves none of the 2 epochs",
     "method=swav method.prototypes=1": "method.prototypes=1: input should be greater than 1",
@@ -26,7 +25,6 @@ REFUSED = {
         "projector.last_norm=plain, .* choose none or cosine"
     ),
     "method=npid_cld loss=nce": "loss=nce needs a memory bank",
-    "method=npid method.negatives=null method.own=true": "negatives=null draws none",
     "method=local_aggregation method.warmup_epochs=2": "method.warmup_epochs=2 leaves none of the 2 epochs",
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig, Setup
@@ -21,7 +21,7 @@ class BankConfig(MethodConfig):
     """A method with a memory bank.
 
     negatives: the number of rows drawn for each image, with replacement; null: the rows of all other images.
-    own: whether an image's own row may be drawn. Where the data has groups, it never counts.
+    own: whether an image's own row may be drawn, if any are. Where the data has groups, it never counts.
     bank_momentum: the rows' momentum; 0 keeps only the newest embedding.
     """
 
@@ -29,12 +29,6 @@ class BankConfig(MethodConfig):
     negatives: int | None = Field(gt=0)
     own: bool
     bank_momentum: float = Field(ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _own_row_can_be_drawn(self) -> "BankConfig":
-        if self.own and self.negatives is None:
-            raise ValueError("own=true draws its own row, but negatives=null draws none; choose own=false")
-        return self
 
 
 class MemoryBankMethod(BaseMethod):
