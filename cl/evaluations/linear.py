@@ -134,7 +134,7 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 over all epochs.
 
     The validation images choose the classifier and the epoch, as in the papers. `heads.csv` lists all
-    classifiers with their training losses; `epochs.csv` their top-1 after each epoch.
+    classifiers with their training losses.
     """
     backbone = last_blocks(context.backbone, config.blocks) if config.blocks else context.backbone
     before = fingerprint(backbone)
@@ -148,7 +148,6 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     table = [_summary(rows, number, *setting) for number, setting in enumerate(config.grid)]
     rounded = ([round(value, 8) for value in row.values()] for row in table)
     write_csv(context.out / "heads.csv", table[0], rounded)
-    _write_epochs(rows, config, context)
     last = max(table, key=lambda row: row["top1"])
     best = max(table, key=lambda row: row["best_top1"])
     predicted, five = classify(heads[table.index(last)], queries)
@@ -227,14 +226,3 @@ def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay
     scores |= {f"best_{name}": best[f"head_{head}_{name}"] for name in TOP}
     scores |= {"best_epoch": best["epoch"], "loss": last[f"head_{head}_loss"]}
     return {"base_lr": base_lr, "weight_decay": weight_decay, **scores}
-
-
-def _write_epochs(rows: list[dict[str, Any]], config: Config, context: EvaluationContext) -> None:
-    names = [
-        f"lr {lr:g}, decay {decay:g}" if config.weight_decays else f"lr {lr:g}" for lr, decay in config.grid
-    ]
-    top1s = (
-        [row["epoch"], *(round(row[f"head_{number}_top1"], 4) for number in range(len(names)))]
-        for row in rows
-    )
-    write_csv(context.out / "epochs.csv", ["epoch", *names], top1s)

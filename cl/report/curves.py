@@ -1,8 +1,7 @@
-"""Charts of logs by epoch: pretraining, and the classifiers of linear evaluations."""
+"""Charts of the log of pretraining by epoch."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -64,19 +63,6 @@ def _by_epoch(name: str, curve: Curve, rows: list[dict[str, str]]) -> Chart:
     chart = Chart(name, f"{curve.title} by epoch", "epoch", curve.axis)
     chart.add_log(rows, curve.columns)
     return chart
-
-
-def classifiers(
-    params: dict[str, Any], read: ResultFiles, titles: Mapping[str, str]
-) -> Iterator[dict[str, str | Markup]]:
-    """A chart for each evaluation that logs its classifiers by epoch; `titles` are evaluations in words."""
-    for name in params["evaluations"]:
-        rows = read.table(f"evaluate/{name}", "epochs.csv")
-        title = f"{titles.get(name, name)}: every classifier by epoch"
-        chart = Chart(f"classifiers-{name}", title, "epoch", "top-1, %")
-        chart.add_log(rows, {column: column for column in rows[0] if column != "epoch"} if rows else {})
-        if _has_curves(chart):
-            yield drawing(chart, "On the validation images, by learning rate; higher is better.")
 
 
 def overlaid(experiments: list[Experiment]) -> Chart | None:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from cl.report.answer import answer, has_learnt, rivals
 from cl.report.classes import confusion
-from cl.report.curves import classifiers, drawing, pretraining
+from cl.report.curves import drawing, pretraining
 from cl.report.experiments import result_names
 from cl.report.files import ResultFiles
 from cl.report.rows import tables
@@ -45,7 +45,7 @@ def render(
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
-        "curves": [*pretraining(read), *classifiers(params, read, titles)],
+        "curves": pretraining(read),
         "epochs": read.table("pretrain", "epochs.csv"),
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
         **_details(params, read),

@@ -22,7 +22,6 @@ from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
 from tests.support.backbones import config as backbone
 from tests.support.evaluations import model_tensors, read_heads, short, trained
-from tests.support.files import read_csv
 
 
 @pytest.mark.parametrize("features", ["augmented", "cached"])
@@ -63,16 +62,6 @@ def test_each_classifier_of_a_grid_equals_one_trained_alone(context, params, fea
         }
     )
     assert table[0]["top1"] > 5  # chance
-
-
-def test_every_classifier_is_logged_by_epoch(context, params) -> None:
-    settings = short(params.evaluations["linear"], epochs=2)
-    linear.evaluate(settings.model_copy(update={"base_lrs": [1.0, 0.01]}), context)
-    rows = read_csv(context.out / "epochs.csv")
-    assert [int(row["epoch"]) for row in rows] == [1, 2]
-    for head in read_heads(context):
-        last = float(rows[-1][f"lr {head['base_lr']:g}"])
-        assert last == pytest.approx(head["top1"], abs=1e-3)
 
 
 def test_the_best_epoch_is_the_best_of_all(context, params) -> None:

@@ -277,12 +277,9 @@ def test_files_of_another_experiment_are_not_shown(values, tmp_path) -> None:
 def test_curves_are_drawn_of_all_that_was_logged(values, tmp_path) -> None:
     rows = [["epoch", "loss", "lr", "gradient_norm"], [1, 4.5, 0.1, 2], [2, 3.5, 0.05, 1]]
     write_table(tmp_path / "pretrain/epochs.csv", rows)
-    write_table(
-        tmp_path / "evaluate/linear/epochs.csv", [["epoch", "lr 0.1", "lr 1"], [1, 40, 50], [2, 45, 55]]
-    )
     page = render(values, tmp_path)
-    assert page.count("<svg") == 4
-    for title in ("loss", "learning rate", "gradient", "lr 0.1", "lr 1"):
+    assert page.count("<svg") == 3
+    for title in ("loss", "learning rate", "gradient"):
         assert re.search(rf"<title>{title}, epoch 2: ", page), title
 
 
@@ -299,7 +296,6 @@ def test_the_data_row_says_how_many_images_have_labels(labelled, words, values, 
 
 def test_one_epoch_gives_a_sentence_and_no_chart(values, tmp_path) -> None:
     write_table(tmp_path / "pretrain/epochs.csv", [["epoch", "loss", "lr"], [1, 4.5, 0.1]])
-    write_table(tmp_path / "evaluate/linear/epochs.csv", [["epoch", "lr 0.1"], [1, 40]])
     page = render(values, tmp_path)
     assert "<svg" not in page
     assert "Curves need at least two epochs; this run has one, with a mean loss of 4.500." in page
