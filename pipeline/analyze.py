@@ -1,7 +1,6 @@
 """analyze: one analysis of the finished method."""
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import click
@@ -36,6 +35,8 @@ def main(name: str) -> None:
     method = module_of("methods", params.method.kind).Method(params.method, setup)
     load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
     transform = locations.transform(params.dataset, train)
+    with (command.RESULTS / "pretrain/epochs.csv").open(newline="") as file:
+        epochs = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     with command.results("analyze", name) as results:
         results.notes["precision"] = here.precision  # what `auto` became
         results.notes |= transform.shown
@@ -45,7 +46,7 @@ def main(name: str) -> None:
             train=train,
             val=val,
             transform=transform,
-            epochs=_epochs(command.RESULTS / "pretrain" / "epochs.csv"),
+            epochs=epochs,
             kept=locations.kept_methods(),
             seed=params.seed,
             machine=here,
@@ -56,12 +57,6 @@ def main(name: str) -> None:
         runs = [{BACKBONE: module.analyze(config, context)}]
         measured = measurements("analyze", name, runs, config.numbers())
         results.add(name, module.__doc__.partition("\n")[0], measured, progress)
-
-
-def _epochs(path: Path) -> list[dict[str, float]]:
-    """The rows of the training log."""
-    with path.open(newline="") as file:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
 
 if __name__ == "__main__":

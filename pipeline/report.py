@@ -48,16 +48,12 @@ def main(everything: bool, printed: bool) -> None:
     if "DVC_STAGE" in os.environ:  # then dvc.lock describes all results that the report shows
         _fetch(values)
     _check(provenance.params())
-    pages = render(values, command.RESULTS, command_for(params), params.titles, _judged_together())
-    _publish(REPORT, *pages)
-    _say_what_is_next()
-
-
-def _judged_together() -> str:
-    """How many runs were judged on the same held-out images, if this one was and others too."""
     own = ResultFiles(command.RESULTS, pictures=False).provenance("pretrain")
     judged = own.get("adaptation", {}).get("rows")
-    return judged_together(own, collect(lambda text: None)) if judged else ""
+    remark = judged_together(own, collect(lambda text: None)) if judged else ""
+    pages = render(values, command.RESULTS, command_for(params), params.titles, remark)
+    _publish(REPORT, *pages)
+    _say_what_is_next()
 
 
 def _say_what_is_next() -> None:

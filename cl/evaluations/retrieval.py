@@ -58,7 +58,8 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
         positions, queries = extract_views(encoder, views, context.machine, config.queries)
         looked_up = positions.cpu().numpy()
         for name, bank, rows in zip(names, banks, queries, strict=True):
-            hits = _hits(rows, bank, positions)
+            blocks = nearest(rows, bank, min(max(NEAREST), len(bank)))
+            hits = torch.cat([found == positions[block, None] for block, _, found in blocks])  # (Q, k)
             metrics[name] = {
                 f"hit{n}": share(hits[:, :n].any(1), context.val, looked_up)
                 for n in NEAREST
@@ -70,9 +71,3 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     metrics[BACKBONE]["queries"] = len(positions)
     write_images(context.out / "images.csv", context.val, looked_up, places)
     return metrics
-
-
-def _hits(queries: Tensor, bank: Tensor, positions: Tensor) -> Tensor:
-    """(Q, k) bool: whether each of a query's nearest images is its own."""
-    blocks = nearest(queries, bank, min(max(NEAREST), len(bank)))
-    return torch.cat([found == positions[block, None] for block, _, found in blocks])
