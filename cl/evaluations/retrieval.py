@@ -5,7 +5,6 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from cl.data.order import Plan
 from cl.data.sets import EvalSet, TrainSet
