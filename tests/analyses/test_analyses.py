@@ -23,6 +23,7 @@ from cl.report.charts import Chart
 from cl.runtime.tensor_files import save_tensors
 from tests.support.analyses import SMALL, tiny_params
 from tests.support.objective import l2_normalize
+from tests.support.tiny import Colour
 
 TAU = 0.2
 
@@ -93,15 +94,6 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
             assert drawn[f"{count} negatives"] == points
         bound = [(epoch, expected[epoch][f"bound {label}"][0].y, None) for epoch in (3, 20, 40)]
         assert drawn.get("bound") == (bound if name == "margin" else None)
-
-
-class Colour(nn.Module):
-    """An encoder that sees only the mean colour."""
-
-    fc_features = 3
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean((2, 3))
 
 
 def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params, monkeypatch) -> None:

@@ -13,6 +13,7 @@ from tests.support.stages import Stage, answers
 
 TOO_LARGE = {  # for 120 training and 60 validation images
     "optim.batch_size=121": "optim: batch_size=121 .*120",
+    "optim.monitor.k=70": "optim.monitor: k=70 needs at least 70 labelled .*found 60",
     "optim.monitor.k=121 optim.monitor.bank=130": "optim.monitor: .*k=121 needs at least 121 labelled",
     "evaluations.knn.grid_k=[5,121]": "evaluations.knn: .*k=121 needs at least 121 labelled",
     "evaluations.knn.k=122": "evaluations.knn: .*k=122 needs at least 122 labelled",

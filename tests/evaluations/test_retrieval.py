@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from cl.config import check
 from cl.data.reader import Reader
@@ -11,16 +10,7 @@ from cl.data.views import RandomNumbers, View, centre, random_crop_box, resize
 from cl.evaluations import retrieval
 from tests.support.files import read_csv
 from tests.support.project import TINY, compose
-from tests.support.tiny import evaluated
-
-
-class Colour(nn.Module):
-    """An encoder that sees only the mean colour."""
-
-    fc_features = 3
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean((2, 3))
+from tests.support.tiny import Colour, evaluated
 
 
 @pytest.fixture

@@ -126,3 +126,12 @@ def evaluated(
     }
     encoder = EvaluatedEncoder(backbone.eval(), **about_encoder)  # type: ignore[arg-type]
     return EvaluationContext(encoder=encoder, train=train, val=val, out=out, **{**usual, **changes})  # type: ignore[arg-type]
+
+
+class Colour(nn.Module):
+    """An encoder that sees only the mean colour."""
+
+    fc_features = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3))
