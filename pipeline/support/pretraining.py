@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from cl.config import Params, with_arm
 from cl.config.rules import warnings
 from cl.config.rules.data import neighbours
+from cl.config.rules.training import microbatches_hold_bn_groups
 from cl.console.command import is_main_process
 from cl.console.progress import Progress
 from cl.data.device_crops import DeviceTrainSet, resident
@@ -91,7 +92,7 @@ def build(
     params: Params, here: Machine, images: int, start: Start | None = None, teacher: Teacher | None = None
 ) -> PretrainingTask:
     """The method with its loss on the device, from the seed, and with the backbone of `start`."""
-    _check_microbatches(params)
+    microbatches_hold_bn_groups(params, ranks())
     torch.manual_seed(params.seed)
     backbone = backbones.build(params.backbone)
     if start:
@@ -107,16 +108,6 @@ def build(
     task = PretrainingTask(method, loss, params.loss, params.method.scale, here)
     task.captured = params.optim.compile == "graphs"
     return here.place(task)
-
-
-def _check_microbatches(params: Params) -> None:
-    microbatches = params.bn_microbatches
-    if microbatches > 1 and params.bn_groups % (ranks() * microbatches):
-        size = params.optim.batch_size / ranks() / microbatches
-        raise ValueError(
-            f"optim.microbatches={microbatches} on {ranks()} processes gives parts of size {size:g}, "
-            f"expected a multiple of bn_group={params.bn_group}; choose fewer, or a smaller bn_group"
-        )
 
 
 def compile_encoders(method: BaseMethod, *, graphs: bool = False) -> None:

@@ -75,7 +75,7 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"method": method("simo") | {"negatives": 16}}, "negatives=16 with sampling=None: give both"),
         ({"method": method("simo", negatives=256, sampling="shared")}, "method.negatives=256 .*127.*choose"),
         ({"bn_group": 48}, "bn_group=48 must divide optim.batch_size=128 .*or be global"),
-        ({"optim.microbatches": 4}, "microbatches of size 32, .*multiple of bn_group=global"),
+        ({"optim.microbatches": 4}, "parts of size 32, .*multiple of bn_group=global"),
         ({"bn_group": 128, "method": method("moco", shuffle=True)}, "shuffle=true .*bn_group=128 .*choose"),
         ({"optim.nesterov": True, **ADAMW}, "nesterov is only for kind=sgd, .*adamw; choose nesterov=false"),
         ({"optim.kind": "lars"}, "kind=lars needs lars, found lars=null"),

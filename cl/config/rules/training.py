@@ -22,12 +22,14 @@ def _bn_groups_fit_batch(params: Params) -> None:
         )
 
 
-def _microbatches_hold_bn_groups(params: Params) -> None:
-    microbatches, group, batch = params.bn_microbatches, params.bn_group, params.optim.batch_size
-    if microbatches > 1 and (group == "global" or batch % (microbatches * group)):
+def microbatches_hold_bn_groups(params: Params, ranks: int = 1) -> None:
+    """Raises ValueError if parts of a batch, which `ranks` processes share, cut batch-norm groups."""
+    microbatches, group = params.bn_microbatches, params.bn_group
+    size = params.optim.batch_size / ranks / microbatches
+    if microbatches > 1 and (group == "global" or size % group):
         raise ValueError(
-            f"optim.microbatches={microbatches} makes microbatches of size {batch / microbatches:g}, which "
-            f"must be a multiple of bn_group={group}; choose another bn_group, or optim.microbatches=1"
+            f"optim.microbatches={microbatches} gives each process parts of size {size:g}, expected a "
+            f"multiple of bn_group={group}; choose fewer, or a smaller bn_group"
         )
 
 
@@ -62,7 +64,7 @@ CHECKS = (
     _one_start,
     _better_than_a_start,
     _bn_groups_fit_batch,
-    _microbatches_hold_bn_groups,
+    microbatches_hold_bn_groups,
     _compiled_encoders_run_as_a_whole,
     _device_crops_the_views,
     _baselines_name_what_exists,
