@@ -55,9 +55,6 @@ class Aggregation(Contrast):
 
     This is InfoNCE with log(sum of e^s over `close` + FLOOR * sum of e^s over both) as the positive logit, up
     to the constant log(1 + FLOOR). `positives`, the rows of the queries' images, serve only measurements.
-
-    Args:
-        close: the rows that count as positives.
     """
 
     close: Negatives | None = None

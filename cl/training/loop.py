@@ -190,10 +190,7 @@ def replicated(task: Task) -> nn.Module:
 class MetricBuffer:
     """The losses, gradient norm and largest logit of each step, on the device until `flush`; and epoch rows.
 
-    Args:
-        history: what `state` returned in the run to resume, or {}.
-        remedy: advice to the user when a loss is not finite.
-        plan: has the first epoch and step.
+    history: what `state` returned in the run to resume, or {}. remedy: advice for a loss that is not finite.
     """
 
     def __init__(self, history: dict[str, Any], remedy: str, plan: Plan) -> None:

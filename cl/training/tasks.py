@@ -88,10 +88,7 @@ class SupervisedTask(Task):
 class Probes(Task):
     """Linear classifiers on one frozen backbone in eval mode; the loss is the sum of their losses.
 
-    backbone: None if the views are features already.
-
-    Attributes:
-        losses: (classifiers,), of the last batch.
+    backbone: None if the views are features already. losses: (classifiers,), of the last batch.
     """
 
     losses: Tensor
