@@ -87,12 +87,9 @@ class Outcome:
 
 
 class Adaptation:
-    """A backbone before it is trained on other images, to compare with it afterwards.
+    """A backbone with the weights of `init`, before it is trained on other images, to compare afterwards.
 
-    Args:
-        backbone: has the weights of `init`.
-        train, val: images to compare encoders on, if they have labels.
-        ungrouped: do not look for images that belong together.
+    If `ungrouped`, it looks for no images that belong together.
     """
 
     def __init__(
