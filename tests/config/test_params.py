@@ -13,13 +13,6 @@ from tests.support.methods import FAST, config_of
 from tests.support.project import ROOT, compose
 
 
-def test_yaml_1_2_numbers(tmp_path) -> None:
-    text = (ROOT / "params.yaml").read_text().replace("weight_decay: 0.0005", "weight_decay: 1e-3")
-    assert "1e-3" in text
-    (tmp_path / "params.yaml").write_text(text)
-    assert config.load(tmp_path / "params.yaml").optim.weight_decay == 0.001
-
-
 def method(kind: str, **settings: Any) -> dict[str, Any]:
     return config_of(kind, **settings).model_dump()
 

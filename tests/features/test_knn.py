@@ -77,11 +77,6 @@ def test_a_low_temperature_does_not_overflow() -> None:
     assert torch.equal(predicted[0, 0], labels[(queries @ bank.T).argmax(1)])
 
 
-def test_k_larger_than_the_bank_is_refused() -> None:
-    with pytest.raises(ValueError, match="k=20 needs at least 20 .*, found 19"):
-        list(nearest(l2_normalize(2, 4), l2_normalize(19, 4), 20))
-
-
 def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:
     """Beyond the blocks of similarities (4 MiB here) only what is returned, even where all take 150 MiB."""
     monkeypatch.setattr(knn, "QUERIES", 64)

@@ -83,11 +83,6 @@ def test_labels_give_supcons_l_out(name, count) -> None:
     assert_same(getattr(cl, name)(T)(*views, labels=LABELS), torch.stack(losses).mean(), views)
 
 
-def test_different_labels_give_infonce() -> None:
-    views, loss = random_views(2), cl.InfoNCELoss()
-    assert_same(loss(*views, labels=torch.arange(IMAGES)), loss(*views), views)
-
-
 def test_the_bank_remembers_groups() -> None:
     """A key of the query's group is no negative in later steps either; images without a group are."""
     loss, views = cl.DCLLoss(T, memory_bank_size=(2 * IMAGES, WIDTH)), random_views(2)
