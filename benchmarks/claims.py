@@ -30,8 +30,8 @@ would decide with probability 0.8 at {level} %, if difference and deviation are 
 
 ## Exploratory
 
-The other claims, each with its own 95 % interval; some are wrong by chance. A row claims that its
-difference is above 0, unless it says otherwise. Theorems, identities and what a loss minimises only check the
+The other claims, each with its own 95 % interval; some are wrong by chance. Unless a row
+says otherwise, it claims a difference above 0. Theorems, identities and what a loss minimises only check the
 code. Pooled intervals take the deviation from all studies of a regime: variances of paired differences of two
 arms, no arm twice, weighted by degrees of freedom, where Bartlett's test does not tell them apart: {pooled}.
 

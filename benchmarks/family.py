@@ -48,9 +48,9 @@ class Pooled(NamedTuple):
 
 
 def poolable(decision: Decision) -> bool:
-    """Whether it is the plain difference of two arms in the metric of their study."""
+    """Whether it is the plain difference of two arms in the metric of their study, over all its seeds."""
     arms = decision.comparison.all_quantities
-    return len(arms) == 2 and not any("." in arm for arm in arms)
+    return decision.finished and len(arms) == 2 and not any("." in arm for arm in arms)
 
 
 def pooled(studies: list[list[Decision]]) -> Pooled | None:

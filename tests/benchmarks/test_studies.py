@@ -118,6 +118,8 @@ def test_deviations_of_different_arms_are_pooled_unless_they_differ() -> None:
     narrow, wide = (decided(PAIR, a=a, b=ZERO) for a in ((1.0, 1.1, 1.2), (1.0, 11.0, 21.0)))
     assert family.pooled([[narrow], [narrow]]) == pytest.approx((0.1, 4, 1.0))
     assert family.pooled([[narrow], [wide]]) is family.pooled([[narrow, narrow]]) is None
+    unfinished = decided(PAIR, a=(1.0, 1.1), b=ZERO)
+    assert family.pooled([[narrow], [unfinished]]) is None
 
 
 @pytest.mark.parametrize(
