@@ -60,8 +60,14 @@ class Config(EvaluationConfig):
     def _fit_together(self) -> Self:
         if bool(self.views) != (self.features == "augmented"):
             raise ValueError(
-                f"features={self.features} with {len(self.views)} views: augmented takes 1, cached 0"
+                f"views={list(self.views)} with features={self.features}: augmented takes one, cached none"
             )
+        if self.weight_decays and self.optim.final_weight_decay is not None:
+            raise ValueError(
+                f"final_weight_decay={self.optim.final_weight_decay} with several weight_decays; set null"
+            )
+        if self.optim.clip and (count := len(self.grid)) > 1:
+            raise ValueError(f"clip={self.optim.clip} would clip {count} classifiers together; set null")
         for name, values, usual in (
             ("base_lr", self.base_lrs, self.optim.base_lr),
             ("weight_decay", self.weight_decays, self.optim.weight_decay),

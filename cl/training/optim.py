@@ -91,6 +91,10 @@ class Config(BaseConfig):
             raise ValueError(
                 f"schedule={self.schedule} with milestones={self.milestones}: only steps has them"
             )
+        if isinstance(self.gamma, list) and len(self.gamma) != len(self.milestones):
+            raise ValueError(f"gamma={self.gamma}, expected one for each of milestones={self.milestones}")
+        if self.final and not self.schedule.startswith("cosine"):
+            raise ValueError(f"final={self.final} with schedule={self.schedule}: only cosine ends there")
         return self
 
     @property

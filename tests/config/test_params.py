@@ -73,6 +73,11 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"optim.nesterov": True, **ADAMW}, "nesterov is only for kind=sgd, .*adamw; choose nesterov=false"),
         ({"optim.kind": "lars"}, "kind=lars needs lars, found lars=null"),
         ({"optim.milestones": [60, 80]}, r"milestones=\[60.0, 80.0\] must be ascending fractions"),
+        ({"optim.schedule": "constant", "optim.final": 0.5}, "final=0.5 .*schedule=constant"),
+        (
+            {"optim.schedule": "steps", "optim.milestones": [0.5, 0.8], "optim.gamma": [0.1]},
+            "gamma=.*one for each",
+        ),
         ({"optim.milestones": [0.5]}, r"schedule=cosine with milestones=\[0.5\]: only steps"),
         ({"optim.predictor_lr": "fixed"}, "predictor_lr=fixed .*simclr.*; choose scheduled"),
         ({"views.random.order": ["jitter", "blur"]}, r"order=\['jitter', 'blur'\] must name each of jitter"),

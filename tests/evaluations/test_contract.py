@@ -62,7 +62,9 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
     ("settings", "message"),
     [
         ("knn grid_k=[0]", r"grid_k.0=0: .*greater than 0"),
-        ("linear features=cached", "features=cached with 1 views: augmented takes 1, cached 0"),
+        ("linear features=cached", "features=cached: augmented takes one, cached none"),
+        ("linear +optim.clip=1.0", "clip=1.0 would clip 5 classifiers together"),
+        ("linear weight_decays=[0.0,0.1] +optim.final_weight_decay=5.0", "final_weight_decay=5.0 .*set null"),
         ("linear base_lrs=[0.1]", r"base_lrs=\[0.1\] must include optim.base_lr=1.0"),
         ("linear weight_decays=[0.1]", r"weight_decays=\[0.1\] must include optim.weight_decay=0.0"),
         ("linear base_lrs=[1.0,0.0]", "base_lrs"),
@@ -78,5 +80,6 @@ def test_an_evaluation_gives_numbers_and_leaves_the_backbone_as_it_is(
 def test_wrong_settings_are_named(settings, message, tmp_path) -> None:
     name, *changes = settings.split()
     prefix = f"evaluations.{name}."
+    overrides = [f"+{prefix}{each[1:]}" if each[0] == "+" else f"{prefix}{each}" for each in changes]
     with pytest.raises(ValueError, match=message):
-        compose(tmp_path, f"evaluation=[{name}]", *(f"{prefix}{each}" for each in changes))
+        compose(tmp_path, f"evaluation=[{name}]", *overrides)

@@ -11,6 +11,7 @@ REFUSED = {
     "method=dino method.teacher_temperature.epochs=0": "epochs=0: input should be greater than 0",
     "method=swav loss=infonce": "needs a decoupled loss.* loss=infonce .*choose loss=dcl or dclw",
     "method=swav patches=fast": "method.kind=swav does not take combinatorial patches",
+    "method=swav method.frozen_epochs=2": "method.frozen_epochs=2 leaves none of the 2 epochs",
     "method=swav method.queue=100 method.queue_epoch=2": "queue_epoch=2 leaves none of the 2 epochs",
     "method=swav method.prototypes=1": "method.prototypes=1: input should be greater than 1",
     "method=cpc_v2 method.grid=4": "method.grid=4 needs views divisible by 5, found 32 px",

@@ -22,6 +22,14 @@ class PrototypeConfig(MethodConfig):
     prototypes: int = Field(gt=1)
     frozen_epochs: int = Field(ge=0)
 
+    def check(self, batch_size: int, epochs: float) -> None:
+        """There must be epochs that train the prototypes, except in a trial of one epoch."""
+        if self.frozen_epochs >= epochs > 1:
+            raise ValueError(
+                f"frozen_epochs={self.frozen_epochs} leaves none of the {epochs:g} epochs to train the "
+                "prototypes; choose fewer"
+            )
+
 
 class PrototypeMethod(BaseMethod):
     """The cross-entropy between a code of one view and the softmax over prototypes of another.
