@@ -88,12 +88,11 @@ def test_images_of_other_bands_or_depth_are_refused(file, tmp_path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             encoder.embed(image)
-    for what in ("timm", "onnx"):
+    unknown = tmp_path / "unknown.safetensors"
+    save_tensors(encoder.network.state_dict(), unknown, {"network": encoder.config.model_dump_json()})
+    for use in (cl.load, lambda path: cl.export("onnx", encoder=path, to=tmp_path / "out.onnx")):
         with pytest.raises(ValueError, match="an encoder for 5 channels and does not record what they are"):
-            tensors = encoder.network.state_dict()
-            config = {"network": encoder.config.model_dump_json()}
-            save_tensors(tensors, tmp_path / "unknown.safetensors", config)
-            cl.export(what, encoder=tmp_path / "unknown.safetensors", to=tmp_path / f"out.{what}")
+            use(unknown)
 
 
 def test_exports_take_standardised_bands(file, files, tmp_path) -> None:
