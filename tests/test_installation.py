@@ -101,7 +101,7 @@ def test_every_imported_package_is_declared() -> None:
 
 def test_what_commands_and_losses_import_is_declared_without_extras() -> None:
     """But for what they ask for in a sentence."""
-    asked_for = {"onnx", "onnxscript", "pillow_heif", "sklearn", "upath"}
+    asked_for = {"onnx", "onnxscript", "pillow_heif", "pydicom", "sklearn", "upath"}
     seeds = ("cl", "cl/commands", "cl/losses", "cl/networks/backbones")
     files = {path for folder in seeds for path in (ROOT / folder).glob("*.py")}
     while more := {path for name in imported_modules(files) for path in module_files(name)} - files:
@@ -162,9 +162,9 @@ def test_the_environment_s_dvc_composes_with_the_code_of_the_clone(tmp_path) -> 
 
 
 def write_labelled_images(folder: Path) -> None:
-    """Twelve images of two classes, a table of their labels, and an encoder."""
+    """Images of two classes, a table of their labels, and an encoder."""
     rows = []
-    for number in range(12):
+    for number in range(24):
         picture_file(folder / f"images/{number}.jpg", number)
         rows.append((f"{number}.jpg", "ab"[number % 2]))
     write_csv(folder / "labels.csv", ["path", "label"], rows)
@@ -197,6 +197,7 @@ def test_an_empty_environment_with_the_core_runs_every_command(torch, tmp_path) 
     encoder = ["--encoder", "encoder.safetensors"]
     labelled = ["--train", "images", "--labels", "labels.csv"]
     commands = {
+        "advise": ["images", *encoder, "--labels", "labels.csv", "--minutes", "0", "--to", "training.csv"],
         "embed": ["images", *encoder, "--to", "features.parquet"],
         "search": ["features.parquet", "images/3.jpg", *encoder, "--to", "page.html"],
         "duplicates": ["features.parquet", "--images", "images", *encoder, "--to", "copies.csv"],

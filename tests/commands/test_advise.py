@@ -220,6 +220,8 @@ def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> 
     folder = place / "my birds (1)"
     found = advice(images, [], known, trials, Named(str(folder), "", [], [f"dataset.name={folder}"]))
     assert found.verdict == answer
+    compared = any(f"no better than {PIXELS}" in sentence for sentence in found.answer)
+    assert compared == (percents == (50, 50) and answer != "adapt")
     runs = [overrides(command) for command in found.commands if command.startswith("dvc")]
     assert len(runs) == (recipe is not None)
     for run in runs:

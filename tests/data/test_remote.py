@@ -233,7 +233,7 @@ def test_a_store_that_lists_its_files_names_the_shard_at_once(own_folder, cache)
 
 def test_a_protocol_whose_package_is_missing_names_the_package(folder, cache, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(ValueError, match=r"gs://bucket needs a package .* \(pip install"):
+    with pytest.raises(ValueError, match=r"gs://bucket needs a missing package: .* \(pip install"):
         Reader(folder, "train", "gs://bucket", cache)
 
 

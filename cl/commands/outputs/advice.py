@@ -98,8 +98,14 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
         return Advice("get an encoder", about, starts, [], answer, commands)
     steps = sum(tried.steps for tried in trials)
     is_open = max((tried.comparison.overall.difference for tried in trials), default=0) > 0
-    no_better = "kNN" in best.measures and best.score <= pixels.score and images >= FEW
-    if last and (last.is_better or (is_open and steps < last.full and not no_better)):
+    poor = "kNN" in best.measures and best.score <= pixels.score
+    worth = f"keep {best.title} as it is"
+    if poor:
+        worth = (
+            f"{best.title} is no better than {PIXELS}: the mean of its measures is "
+            f"{best.score:.1f} %, that of {PIXELS} {pixels.score:.1f} %"
+        )
+    if last and (last.is_better or (is_open and steps < last.full and not (poor and images >= FEW))):
         answer = [f"train {best.title} further; expect a gain of {last.gain} points"]
         if not last.is_better:
             answer = [
@@ -110,17 +116,13 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
         answer.append(f"that takes about {time} of {last.seconds:.2g} s")
         commands = [*named.before, _run("own/adapt", named.data + _settings(best))]
         return Advice("adapt" if last.is_better else "try", about, starts, trials, answer, commands)
-    if no_better:
-        answer = [
-            f"{best.title} is no better than {PIXELS}: the mean of its measures is "
-            f"{best.score:.1f} %, that of {PIXELS} {pixels.score:.1f} %",
-            "train one from random weights, which takes hours",
-        ]
+    if poor and images >= FEW:
+        answer = [worth, "train one from random weights, which takes hours"]
         return Advice("train from scratch", about, starts, trials, answer, small)
     size = best.encoder.transform
     options = "" if best.encoder.records_size else f" --resize {size.resize} --crop {size.crop}"
     command = f"cl embed {named.folder} --to features.parquet --encoder {shlex.quote(best.name)}{options}"
-    answer = [f"keep {best.title} as it is", *_reasons(best, images, trials)]
+    answer = [worth, *_reasons(best, images, trials)]
     return Advice("keep", about, starts, trials, answer, [command])
 
 
