@@ -182,6 +182,7 @@ def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_pa
     run(folder, raw, chosen, *stages, ("baseline", "random"), ("report",))
     page = (folder / "report/index.html").read_text()
     assert page.count("Pictures show bands 5, 3, 1 as red, green and blue") >= 2
+    assert "; bands: all" in page and "torchvision:resnet50" not in page  # which reads no bands
     encoder, reader = cl.load(folder / "models/backbone.safetensors"), Reader(folder / "data/shards", "val")
     files = [raw / "own/val" / f"{key.decode()}.tif" for key in reader.keys]
     stored = extract(
