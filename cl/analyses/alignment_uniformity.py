@@ -20,11 +20,15 @@ class Config(BatchesConfig):
 
     def numbers(self) -> dict[str, MetricInfo]:
         return {
-            "alignment": MetricInfo("alignment", "squared distance of an image's views, 0 to 4", "lower"),
-            "uniformity": MetricInfo(
-                "uniformity", "how even images are on the sphere: 0 at a point", "lower"
+            "alignment": MetricInfo(
+                "alignment", "mean squared distance between two views of an image, 0 to 4", "lower"
             ),
-            "embedding_std": MetricInfo("spread", "mean deviation of a dimension: 0 at one point", "higher"),
+            "uniformity": MetricInfo(
+                "uniformity", "how evenly images fill the sphere: 0 if all are one point", "lower"
+            ),
+            "embedding_std": MetricInfo(
+                "spread", "mean standard deviation of the dimensions: 0 if all are one point", "higher"
+            ),
             "effective_rank": MetricInfo("effective rank", "dimensions that embeddings use", "higher"),
         }
 

@@ -24,7 +24,7 @@ class Config(BatchesConfig):
     def numbers(self) -> dict[str, MetricInfo]:
         return {
             "similarity": MetricInfo("similarity", "mean cosine of an image's views, at most 1", "higher"),
-            "variance": MetricInfo("variance", "their mean variance over each dimension", "lower"),
+            "variance": MetricInfo("variance", "mean variance of an image's views per dimension", "lower"),
         }
 
 

@@ -81,7 +81,7 @@ class Listing(Images):
     Add all of them before reading the first.
 
     Args:
-        bands: the names of bands, each of which has a file of its own.
+        bands: the names of bands, if each band has its own file.
     """
 
     def __init__(self, root: Path, keys: Keys, bands: Sequence[str] = ()) -> None:

@@ -66,7 +66,7 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
     """The parameters of `dvc exp run -S ...` with these overrides; `say` is told what was dropped.
 
     A recipe's settings for what is not chosen are dropped; so is what needs labels or columns that the data
-    has not. The hashes of the starting weights and the overrides themselves are added.
+    lacks. The hashes of the starting weights and the overrides themselves are added.
     """
     project = CONF.parents[1]
     if project in Path.cwd().parents:

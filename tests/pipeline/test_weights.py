@@ -207,7 +207,7 @@ def test_published_weights_are_a_baseline_if_they_can_be_had(prepared, tmp_path)
 
 
 def load_on_rank(folder: Path, params: Params, missing: int, rank: int) -> None:
-    """One of two processes, of which `missing` cannot reach the weights, so that no other waits for it."""
+    """One of two processes; `missing` cannot reach the weights, and the other must not wait for it."""
     os.environ["RANK"] = str(rank)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 

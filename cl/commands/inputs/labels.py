@@ -194,7 +194,7 @@ def labels_in(given: Path) -> Labels | None:
 
 
 def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[str, str]]:
-    """The label and group of each image, "" for one that it has not.
+    """The label and group of each image; "" where it has none.
 
     Names of classes agree however their accents are encoded.
 

@@ -102,8 +102,8 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
     worth = f"keep {best.title} as it is"
     if poor:
         worth = (
-            f"{best.title} is no better than {PIXELS}: the mean of its measures is "
-            f"{best.score:.1f} %, that of {PIXELS} {pixels.score:.1f} %"
+            f"{best.title} is no better than {PIXELS}: its measures average "
+            f"{best.score:.1f} %, {PIXELS} {pixels.score:.1f} %"
         )
     if last and (last.is_better or (is_open and steps < last.full and not (poor and images >= FEW))):
         answer = [f"train {best.title} further; expect a gain of {last.gain} points"]

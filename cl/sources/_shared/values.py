@@ -50,7 +50,7 @@ def check_connected(column: str, groups: Sequence[str | None], values: Sequence[
     """A sentence if most images are connected by their groups and their values of the column `positive`.
 
     Raises:
-        ValueError: all are, so there are no negatives.
+        ValueError: all images are connected, so there are no negatives.
     """
     group, value = (
         np.unique([cell or f"\0{image}" for image, cell in enumerate(cells)], return_inverse=True)[1]
