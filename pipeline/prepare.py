@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import click
 
-from cl.console.progress import Progress
 from cl.console.reasons import grouped, lines
 from cl.console.wording import counted
 from cl.images.decoding import NO_HEIC
@@ -53,11 +52,10 @@ def main() -> None:
             table_sha256=table_sha256,
         )
         unreadable = _unreadable(splits, manifest)
-        for line in _remarks(splits, unreadable, manifest):
+        for line in _remarks(splits, unreadable, manifest, dataset):
             progress.say(line)
         for name, split in manifest.splits.items():
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
-        _say_if_cores_are_few(progress, dataset, manifest)
         results.metrics["classes"] = len(manifest.classes)
         results.metrics["duplicates"] = manifest.duplicates.get("copies", 0)
         reasons = Counter(unreadable.values())
@@ -85,8 +83,10 @@ def _unreadable(splits: Splits, manifest: Manifest) -> dict[str, str]:
     return {key: f"unreadable {suffixes[key]}, {reason}" for key, reason in skipped.items()}
 
 
-def _remarks(splits: Splits, unreadable: dict[str, str], manifest: Manifest) -> Iterator[str]:
-    """What was left out, how many images are copies, and what images lose."""
+def _remarks(
+    splits: Splits, unreadable: dict[str, str], manifest: Manifest, dataset: Source
+) -> Iterator[str]:
+    """What was left out, how many images are copies, what images lose, and whether cores are few."""
     yield from (*splits.remarks, *lines(splits.left_out))
     for key, reason in list(unreadable.items())[:NAMED]:
         yield f"left out {key}: {reason}"
@@ -116,14 +116,11 @@ def _remarks(splits: Splits, unreadable: dict[str, str], manifest: Manifest) -> 
             f"levels {dict(manifest.levels)}: check dataset.percentiles, and whether some values mean "
             "missing data"
         )
-
-
-def _say_if_cores_are_few(progress: Progress, dataset: Source, manifest: Manifest) -> None:
     train, wanted = manifest.splits["train"], CORES * command.gpus()
     kilobytes = sum(shard.bytes for shard in train.shards) / max(train.images, 1) / 1000
     are_copied = dataset.encode == "copy" and not dataset.shrink and not dataset.channels
     if cores() < wanted and kilobytes > LARGE and are_copied:
-        progress.say(
+        yield (
             f"decoding images of {kilobytes:.0f} kB as fast as the GPUs train may take {wanted} cores, found "
             f"{cores()}: `-S dataset.shrink=256` needs 0.4 of them"
         )

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -22,6 +21,7 @@ import sklearn.datasets  # noqa: F401  once, before forking
 import cl.shards.scenes  # noqa: F401
 from benchmarks.parameters import parameters
 from cl.data.reader import Reader
+from cl.images.image import Splits
 from cl.runtime import machine
 from cl.shards.manifest import Manifest, Shard, Split
 from cl.sources._shared.class_folders import class_folders
@@ -268,9 +268,8 @@ def test_smaller_files_are_advised_where_cores_cannot_feed_the_gpus(
     shards = [Shard(name="train-000000.tar", images=10, bytes=10 * size, sha256="")]
     split = Split(images=10, shards=shards, reencoded=0, turned=0, skipped={})
     manifest = Manifest(kind="", storage={}, classes=[], classes_sha256="", splits={"train": split})
-    said: list[str] = []
-    shown = SimpleNamespace(say=said.append)
-    prepare._say_if_cores_are_few(shown, dataset.model_copy(update={"shrink": shrink}), manifest)
+    dataset = dataset.model_copy(update={"shrink": shrink})
+    said = prepare._remarks(Splits([], [], []), {}, manifest, dataset)
     assert ["shrink=256" in sentence for sentence in said] == [True] * advised
 
 
