@@ -57,7 +57,9 @@ class Config(BaseConfig):
         description="cosine: over the steps after warm-up; cosine_whole: over the whole run, times warm-up"
     )
     per: Literal["step", "epoch"] = Field("step", description="how often the learning rate changes")
-    final: float = Field(0.0, ge=0, lt=1, description="where a cosine ends, of the largest rate")
+    final: float = Field(
+        0.0, ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate"
+    )
     milestones: list[float] = Field(
         description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
     )
@@ -89,12 +91,13 @@ class Config(BaseConfig):
             )
         if bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError(
-                f"schedule={self.schedule} with milestones={self.milestones}: only steps has them"
+                "milestones belong to schedule=steps, which needs them; found "
+                f"schedule={self.schedule} with milestones={self.milestones}"
             )
         if isinstance(self.gamma, list) and len(self.gamma) != len(self.milestones):
             raise ValueError(f"gamma={self.gamma}, expected one for each of milestones={self.milestones}")
         if self.final and not self.schedule.startswith("cosine"):
-            raise ValueError(f"final={self.final} with schedule={self.schedule}: only cosine ends there")
+            raise ValueError(f"final={self.final} is for cosine, found schedule={self.schedule}; choose 0")
         return self
 
     @property

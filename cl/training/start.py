@@ -61,7 +61,8 @@ class Start:
             raise ValueError(f"start_from continues an experiment with {difference}")
         if self.origin["data"] != data:
             raise ValueError(
-                "start_from requires the same images; init=<experiment> takes the backbone alone to others"
+                "start_from continues on the same images, found others; init=<experiment> takes its backbone "
+                "to other images"
             )
 
     def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:

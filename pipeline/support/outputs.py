@@ -21,7 +21,9 @@ def require(*paths: Path) -> None:
     """Raises ValueError if one of these outputs is missing; the message says how to get it."""
     for path in paths:
         if not path.exists():
-            raise ValueError(f"{path} is missing: run `dvc repro`, or `dvc checkout {path}` if it was made")
+            raise ValueError(
+                f"{path} is missing: run `dvc repro`, or `dvc checkout {path}` if it was made before"
+            )
 
 
 def partial(path: Path) -> Path:

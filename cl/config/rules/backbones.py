@@ -70,7 +70,8 @@ def _network_does_what_is_asked(params: Params) -> None:
         check_size(name, network, side, place, channels)
     if getattr(params.backbone, "checkpointing", False) and has_batch_norm(network):
         raise ValueError(
-            "backbone.checkpointing=true would count a batch twice in batch norm; choose optim.microbatches"
+            f"backbone.checkpointing=true would count each batch twice in the batch norm of {name}; choose "
+            "false, and optim.microbatches to save memory"
         )
     _detectors_find_their_maps(params, network, name)
 

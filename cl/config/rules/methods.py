@@ -107,7 +107,8 @@ def _patches_fit_method_and_views(params: Params) -> None:
         )
     if uneven := [size for size in params.view_sizes if size % cut.grid]:
         raise ValueError(
-            f"views of {uneven[0]} px do not divide into {cut.grid} x {cut.grid} patches; choose a multiple"
+            f"views of {uneven[0]} px do not divide into {cut.grid} x {cut.grid} patches; choose a multiple "
+            f"of {cut.grid}"
         )
 
 
@@ -115,7 +116,10 @@ def _method_fits_training(params: Params) -> None:
     method, optim = params.method, params.optim
     epochs = math.inf if params.start_from else optim.epochs  # methods count the parent's epochs too
     if optim.predictor_lr == "fixed" and "predictor" not in method.gives:
-        raise ValueError(f"optim.predictor_lr=fixed needs a predictor, not {method.kind}; choose scheduled")
+        raise ValueError(
+            f"optim.predictor_lr=fixed needs a predictor, which method.kind={method.kind} lacks; "
+            "choose scheduled"
+        )
     if getattr(method, "shuffle", False) and params.bn_groups == 1:
         raise ValueError(
             f"method.shuffle=true shuffles between batch-norm groups, but bn_group={params.bn_group} makes "
@@ -150,7 +154,8 @@ def _method_has_the_queue(params: Params) -> None:
     for name, analysis in analyses.items():
         if analysis.needs_queue and "queue" not in params.method.gives:
             raise ValueError(
-                f"analyses.{name}.keys=queue needs a queue, not {params.method.kind}; choose keys=images"
+                f"analyses.{name}.keys=queue needs a queue, which method.kind={params.method.kind} lacks; "
+                "choose keys=images"
             )
 
 

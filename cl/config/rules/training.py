@@ -38,7 +38,8 @@ def _compiled_encoders_run_as_a_whole(params: Params) -> None:
     compiled = str(params.optim.compile).lower()
     if compiled in ("true", "graphs") and stage in patches.STITCHED:
         raise ValueError(
-            f"optim.compile={compiled} compiles no parts, but patches.stage={stage} has them; choose false"
+            f"optim.compile={compiled} compiles an encoder as a whole, but patches.stage={stage} runs it in "
+            "parts; choose optim.compile=false"
         )
 
 
