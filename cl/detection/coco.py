@@ -167,7 +167,7 @@ def _usable_mask(segmentation: Any, size: tuple[int, int]) -> Any:
     """The polygons of at least three points, or a run-length mask of this size; falsy if there are none.
 
     pycocotools trusts what it gets: far coordinates exhaust the memory, and runs that do not fill the image
-    leave the rest of the mask undefined. Compressed runs come from its own kind.
+    leave the rest of the mask undefined.
     """
     width, height = size
     if isinstance(segmentation, list):
@@ -179,16 +179,38 @@ def _usable_mask(segmentation: Any, size: tuple[int, int]) -> Any:
         ]
     if not isinstance(segmentation, dict) or segmentation.get("size") != [height, width]:
         return None
-    runs = segmentation.get("counts")
-    if isinstance(runs, list) and all(isinstance(run, int) and run >= 0 for run in runs):
-        return segmentation if sum(runs) == width * height else None
-    return segmentation if isinstance(runs, str) and runs else None
+    counts = segmentation.get("counts")
+    runs = _runs(counts) if isinstance(counts, str) else counts
+    if not isinstance(runs, list) or not all(isinstance(run, int) and run >= 0 for run in runs):
+        return None
+    return segmentation if sum(runs) == width * height else None
 
 
 def _meets(coordinates: list[float], side: int) -> bool:
     """Whether a polygon reaches into the image, and no further beyond it than the image is long."""
     low, high = min(coordinates), max(coordinates)
     return -side <= low < side and 0 < high <= 2 * side
+
+
+def _runs(text: str) -> list[int] | None:
+    """The lengths in a compressed run-length encoding; None if it is cut, or holds other characters.
+
+    COCO's format: groups of five bits from the lowest, with a bit that says whether more follow and the sign
+    in the last; from the fourth run on, the difference from the run before the last.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        code = ord(character) - 48
+        if not 0 <= code < 64 or shift > 30:  # runs have 32 bits
+            return None
+        value |= (code & 31) << shift
+        shift += 5
+        if not code & 32:
+            value -= (code & 16) << shift - 4
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    return None if shift else runs
 
 
 def _record(image: _Image, categories: list[int], findings: Findings) -> Record:

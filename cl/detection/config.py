@@ -136,7 +136,7 @@ class Config(BaseConfig):
             if self.kind == "voc" and not re.fullmatch(r"\d+/\w+", split):
                 raise ValueError(f"{split!r} is not VOC's: expected <year>/<list>, such as 2007/trainval")
         if self.masks and self.kind == "voc":
-            raise ValueError("detector=mask_rcnn_c4 needs masks, not kind=voc; choose faster_rcnn_c4")
+            raise ValueError("detector=mask_rcnn_c4 needs masks, which kind=voc lacks; choose faster_rcnn_c4")
         fpn = self.detector == "faster_rcnn_fpn"
         if fpn and (self.pooled != 7 or len(self.anchors) != 5):
             raise ValueError(

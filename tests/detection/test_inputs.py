@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 from PIL import ImageOps
+from pycocotools import mask as rle
 
 from cl.detection.average_precision import Detections, encode_masks, evaluate, iou
+from cl.detection.coco import _runs
 from cl.detection.data import read
 from cl.images.decoding import ORIENTATION
 from tests.support.detection import edit_annotations
+
+FULL = rle.encode(np.ones((96, 96), np.uint8, order="F"))["counts"].decode()
 
 
 def voc(root: Path) -> Path:
@@ -107,6 +111,10 @@ def test_sizes_written_as_floats_are_numbers(copied, coco_config) -> None:
         {"size": [96, 96], "counts": [-5, 96 * 96 + 5]},
         {"size": [96, 96], "counts": [96 * 96, 1]},
         {"size": [96, 96], "counts": ""},
+        {"size": [96, 96], "counts": FULL[:-1]},
+        {"size": [96, 96], "counts": "zzzzzz~~~"},
+        {"size": [96, 96], "counts": "".join(chr(ord(c) + 256) for c in FULL)},
+        {"size": [96, 96], "counts": "P" * 20 + "0" + FULL},
         [[1, 1, 1e9, 1, 1e9, 1e9]],
         [[-1e7, 0, 5, 5, 5, 0]],
         [[1, 1, 10**400, 1, 9, 9]],
@@ -122,6 +130,15 @@ def test_masks_that_pycocotools_would_misread_are_not_used(mask, copied, coco_co
     edit_annotations(copied, lambda content: content["annotations"][0].update(segmentation=mask), "val2017")
     with pytest.raises(ValueError, match=r"\(1\): the mask of a test object must be .* of 96x96 pixels"):
         read(coco_config, copied)
+
+
+def test_compressed_runs_are_decoded_as_pycocotools_does() -> None:
+    rng = np.random.default_rng(0)
+    for share in (0.01, 0.5, 0.99):
+        mask = np.asfortranarray(rng.random((30, 47)) < share, np.uint8)
+        flat, ends = mask.ravel(order="F"), np.flatnonzero(np.diff(mask.ravel(order="F"))) + 1
+        runs = np.diff([0, *ends, flat.size]).tolist()
+        assert _runs(rle.encode(mask)["counts"].decode()) == ([0] * bool(flat[0])) + runs
 
 
 def test_overlaps_are_as_exact_as_the_thresholds() -> None:
