@@ -78,7 +78,7 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
             {"optim.schedule": "steps", "optim.milestones": [0.5, 0.8], "optim.gamma": [0.1]},
             "gamma=.*one for each",
         ),
-        ({"optim.milestones": [0.5]}, r"schedule=cosine with milestones=\[0.5\]: only steps"),
+        ({"optim.milestones": [0.5]}, r"schedule=steps, .*found schedule=cosine with milestones=\[0.5\]"),
         ({"optim.predictor_lr": "fixed"}, "predictor_lr=fixed .*simclr.*; choose scheduled"),
         ({"views.random.order": ["jitter", "blur"]}, r"order=\['jitter', 'blur'\] must name each of jitter"),
         ({"views.random.area": [1.0, 0.2]}, r"\[1.0, 0.2\] must be an ascending pair"),
