@@ -125,8 +125,7 @@ def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     found = gpus()
-    if precision == "auto":
-        precision = "bf16" if found and not slow_bf16() else "fp32"
+    precision = decided(precision)
     if precision == "tf32" and not found:
         raise ValueError("precision=tf32 needs an NVIDIA GPU, and none is available; choose fp32")
     if found and processes > found:
@@ -142,6 +141,13 @@ def find(precision: PrecisionChoice, *, deterministic: bool, fixed_shapes: bool 
     _configure_backends(precision, deterministic, fixed_shapes)
     count = workers(min(MOST_WORKERS, share - 1))
     return Machine(device, count, precision, read_every, device.type == "cuda" and fused_kernels())
+
+
+def decided(precision: PrecisionChoice) -> Precision:
+    """The precision that `auto` becomes on this machine, or the given one."""
+    if precision == "auto":
+        return "bf16" if gpus() and not slow_bf16() else "fp32"
+    return precision
 
 
 def fused_kernels() -> bool:

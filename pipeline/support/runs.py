@@ -11,11 +11,12 @@ from typing import Any
 
 import click
 
-from cl.runtime import files
+from cl.runtime import files, machine
 from cl.training.checkpoints import Checkpoints
 from pipeline.support import command, locations, provenance
 
 CODE = "code.json"  # hashes of the code that saved the checkpoints, and the files that changed during the run
+PRECISION = "precision"  # what `auto` became; beside the files
 SHOWN = 5  # changed files in the error message
 
 
@@ -58,7 +59,8 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
         return
     with _exclusive(run.folder):
         run.notes["run_key"] = key
-        if changed := _check_code(run.folder, [path for path in dependencies if _is_code(path)]):
+        precision = machine.decided(parameters.get("precision", "fp32"))
+        if changed := _check_code(run.folder, [path for path in dependencies if _is_code(path)], precision):
             run.notes["code_changed_during_run"] = changed
         yield run
 
@@ -78,17 +80,22 @@ def _is_code(path: Path) -> bool:
     return path.parts[0] in ("cl", "pipeline")
 
 
-def _check_code(folder: Path, paths: list[Path]) -> list[str]:
+def _check_code(folder: Path, paths: list[Path], precision: str) -> list[str]:
     """Record the code that saves the next checkpoints; returns the files that changed during the run.
 
-    Refuses files changed since the last checkpoint unless CL_CODE_CHANGED allows them.
+    Refuses files changed since the last checkpoint unless CL_CODE_CHANGED allows them. Another precision, on
+    another machine, is said and counts as a change.
     """
     sources = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
     code = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(sources)}
+    code[PRECISION] = precision
     is_resumed = any(folder.rglob("step-*.safetensors"))
     before: Any = json.loads((folder / CODE).read_text()) if is_resumed else {"files": code, "changed": []}
+    earlier = before["files"].setdefault(PRECISION, precision)
     changed = sorted(dict(before["files"].items() ^ code.items()))
-    if changed and os.environ.get("CL_CODE_CHANGED") != "continue":
+    if earlier != precision:
+        click.echo(f"precision=auto was {earlier} so far, and is {precision} on this machine")
+    if changed not in ([], [PRECISION]) and os.environ.get("CL_CODE_CHANGED") != "continue":
         more = f" and {len(changed) - SHOWN} more files" if len(changed) > SHOWN else ""
         raise ValueError(
             f"this run's checkpoints were saved by other code ({', '.join(changed[:SHOWN])}{more} changed): "

@@ -77,7 +77,9 @@ def test_the_negatives_may_be_the_queue_as_training_left_it(analysed, shipped) -
 def test_a_queue_that_the_method_lacks_is_refused_before_training(tmp_path) -> None:
     wanted = ("analysis=[gradient_norm]", "analyses.gradient_norm.keys=queue")
     assert config.check(compose(tmp_path, "method=moco_v1", *wanted)).method.gives >= {"queue"}
-    with pytest.raises(ValueError, match=r"analyses.gradient_norm.keys=queue needs a queue, which .*nnclr lacks"):
+    with pytest.raises(
+        ValueError, match=r"analyses.gradient_norm.keys=queue needs a queue, which .*nnclr lacks"
+    ):
         config.check(compose(tmp_path, "method=nnclr", *wanted))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cl.runtime import machine
 from cl.training import start
 from pipeline.composition.compose import write
 from pipeline.support import locations, runs
@@ -118,6 +119,14 @@ def test_a_run_whose_code_has_changed_stops_with_the_two_ways_on(workspace, monk
     shutil.rmtree(folder)
     assert "code_changed_during_run" not in interrupt(after_a_checkpoint=False)
     assert not folder.exists(), "nothing was saved"
+
+
+def test_another_precision_on_another_machine_is_said_and_recorded(workspace, monkeypatch, capsys) -> None:
+    assert "code_changed_during_run" not in interrupt(after_a_checkpoint=True)
+    monkeypatch.setattr(machine, "gpus", lambda: 1)
+    monkeypatch.setattr(machine, "slow_bf16", lambda: False)
+    assert interrupt(after_a_checkpoint=False)["code_changed_during_run"] == ["precision"]
+    assert "precision=auto was fp32 so far, and is bf16 on this machine" in capsys.readouterr().out
 
 
 def test_without_checkpoints_code_may_change(workspace) -> None:
