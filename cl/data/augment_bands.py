@@ -11,7 +11,7 @@ from cl.data import augment_gpu
 from cl.data.views import BandChanges, RandomNumbers, View
 from cl.runtime.machine import to_device
 
-UNCHANGED = BandChanges(p=0, gain=0, offset=0, noise=0, dropout=0, turn=0)
+UNCHANGED = BandChanges.model_validate(dict.fromkeys(BandChanges.model_fields, 0))
 SEEDS = 2**24  # of noise: what a float32 counts without gaps
 
 
@@ -23,46 +23,51 @@ class BandParams(NamedTuple):
     sigma: Tensor  # of the blur, pixels; 0: no blur
     noise: Tensor  # standard deviation
     seed: Tensor  # of the noise
+    saturation: Tensor  # factor of differences between bands
     gain: Tensor
     offset: Tensor
 
     @classmethod
     def of(cls, rows: Tensor) -> "BandParams":
-        """From rows (N, 5 + 2 C)."""
-        return cls(*rows[:, :5].unbind(1), *rows[:, 5:].chunk(2, 1))
+        """From rows (N, 6 + 2 C)."""
+        return cls(*rows[:, :6].unbind(1), *rows[:, 6:].chunk(2, 1))
 
 
 def draws(channels: int) -> int:
     """Numbers per view."""
-    return 5 + 2 * channels
+    return 6 + 2 * channels
 
 
 def draw_band_params(view: View, rng: RandomNumbers, channels: int) -> list[float]:
-    """A row of `BandParams`; always takes 8 + 3 C random numbers."""
+    """A row of `BandParams`; always takes 12 + 3 C random numbers."""
     changes, (low, high) = view.bands or UNCHANGED, view.blur.sigma
-    flip, turn, turns, blur, sigma, changed, noise, seed = rng.take(8)
-    gains, offsets, kept = np.array(rng.take(3 * channels)).reshape(3, channels)
+    flip, turn, turns, blur, sigma, changed, noise, seed, gray, *common = rng.take(12)
     strength = float(changed < changes.p)
+    gain, offset, saturation = strength * (2 * np.array(common) - 1)
+    gains, offsets, kept = np.array(rng.take(3 * channels)).reshape(3, channels)
     remains = (kept >= changes.dropout) | (kept == kept.max())
+    own_gain = 1 + strength * changes.band_gain * (2 * gains - 1)
+    own_offset = strength * changes.band_offset * (2 * offsets - 1)
     return [
         flip < view.flip,
         1 + int(3 * turns) if turn < changes.turn else 0,
         low + (high - low) * sigma if blur < view.blur.p else 0,
         strength * changes.noise * noise,
         int(SEEDS * seed),
-        *(remains * (1 + strength * changes.gain * (2 * gains - 1))),
-        *(remains * strength * changes.offset * (2 * offsets - 1)),
+        0 if gray < changes.grayscale else 1 + changes.saturation * saturation,
+        *(remains * own_gain * (1 + changes.gain * gain)),
+        *(remains * (own_offset + changes.offset * offset)),
     ]
 
 
 def augment(images: Tensor, rows: Tensor, view: View) -> Tensor:
-    """Flip, turn, blur, add noise, apply gain and offset.
+    """Flip, turn, blur, add noise, apply saturation, gain and offset.
 
     Noise comes from the generator of the images' device, seeded for each view: devices give different noise.
 
     Args:
         images: (N, C, S, S) float32, standardised, channels-last.
-        rows: (N, 5 + 2 C) float32 on the CPU; each row is a `BandParams`.
+        rows: (N, 6 + 2 C) float32 on the CPU; each row is a `BandParams`.
 
     Returns:
         (N, C, S, S) float32, channels-last.
@@ -81,7 +86,10 @@ def augment(images: Tensor, rows: Tensor, view: View) -> Tensor:
         generator = torch.Generator(x.device).manual_seed(int(on_cpu.seed[row]))
         noise = torch.randn(x[row].shape, generator=generator, device=x.device)
         x[row].add_(noise, alpha=float(on_cpu.noise[row]))
-    return x.mul_(params.gain[:, :, None, None]).add_(params.offset[:, :, None, None])
+    means = x.mean(1, keepdim=True)  # over bands, (N, 1, S, S)
+    gain, offset = params.gain[:, :, None, None], params.offset[:, :, None, None]
+    saturation = params.saturation[:, None, None, None]
+    return x.mul_(gain * saturation).add_(means * (gain * (1 - saturation))).add_(offset)
 
 
 def _blur_(x: Tensor, sigma: Tensor, kernel: int) -> None:

@@ -14,6 +14,7 @@ from cl.data.views import centre
 from cl.images import decoding
 from cl.images.bands import Bands, read_as, standardise
 from cl.images.composite import composite, described, places
+from cl.images.contents import content_of
 from cl.runtime.base_config import BaseConfig, check_crop
 from cl.runtime.machine import to_device
 
@@ -78,7 +79,7 @@ class Transform(BaseConfig):
             if self.bands:
                 raise ValueError(f"found a picture, expected {self._expected}: give its file, or an array")
             return decoding.from_picture(image, upright=self.upright, levels=self.levels)
-        content = Path(image).read_bytes()
+        content = content_of(Path(image))
         try:
             if self.bands:
                 return read_as(content, self.bands).pixels

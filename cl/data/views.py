@@ -81,9 +81,12 @@ class Jigsaw(BaseConfig):
 class BandChanges(BaseConfig):
     """Changes of bands, which have no colours to jitter; numbers are in deviations of each band.
 
-    p: probability that a view gets gain, offset and noise.
-    gain, offset: each band times 1 + g, plus o; uniform in [-gain, gain] and [-offset, offset].
+    p: probability that a view gets the changes up to `noise`.
+    gain, offset: all bands times 1 + g, plus o; uniform in [-gain, gain] and [-offset, offset].
+    band_gain, band_offset: the same for each band by itself.
+    saturation: differences between the bands of a pixel times 1 + s, uniform in [-saturation, saturation].
     noise: the largest standard deviation of Gaussian noise; each view has its own, uniform from 0.
+    grayscale: probability that each band becomes the mean over bands.
     dropout: probability that a band becomes its mean; one band always remains.
     turn: probability of one to three quarter turns, for images that may be seen from any side.
     """
@@ -91,7 +94,11 @@ class BandChanges(BaseConfig):
     p: UpTo1
     gain: UpTo1
     offset: float = Field(ge=0)
+    band_gain: UpTo1
+    band_offset: float = Field(ge=0)
+    saturation: UpTo1
     noise: float = Field(ge=0)
+    grayscale: UpTo1
     dropout: UpTo1
     turn: UpTo1
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
-from cl.images.band_files import Pixels, load
+from cl.images.band_files import load
+from cl.images.band_formats import Pixels
 from cl.runtime.base_config import BaseConfig
 
 MOST = 64  # bands of an image

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePath, PurePosixPath
+from stat import S_ISDIR
 from typing import Any
 from unicodedata import normalize
 
+from cl.images.contents import ARRAY, ZARR, images_of, stack_of
 from cl.runtime.files import UNREACHABLE
 from cl.runtime.stores import files_below, is_url
 
@@ -57,12 +59,14 @@ def images_below(
 
 def _files_below(root: Path, left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
     """The images in a local folder and its subfolders: paths relative to the folder, and `status_of` each."""
-    for entry in _entries_below(root):
+    for entry in _entries_below(root, suffixes):
         if reason := _why_left_out(entry, suffixes):
             left_out[reason] += 1
             continue
-        name = entry.path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
-        yield name.replace(os.sep, "/"), status_of(entry)
+        paths = images_of(entry.path) if ARRAY in suffixes else [entry.path]
+        for path in paths:
+            name = path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
+            yield name.replace(os.sep, "/"), status_of(entry)
 
 
 def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[str]:
@@ -78,14 +82,20 @@ def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[
 
 
 def status_of(file: Path | os.DirEntry[str]) -> str:
-    """The size and modification time of a file; "missing" for a broken link, which packing will report."""
+    """The size and newest modification time of a file or folder, or of the file that contains an image.
+
+    "missing" for a broken link, which packing will report.
+    """
     try:
         status = file.stat()
+        inside = [each.stat() for each in Path(file).rglob("*")] if S_ISDIR(status.st_mode) else []
     except OSError as error:
         if error.errno not in UNREACHABLE:
             raise
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
+        stack = stack_of(Path(file))
+        return status_of(stack[0]) if stack else "missing"
+    newest = max(each.st_mtime_ns for each in (status, *inside))
+    return f"{status.st_size + sum(each.st_size for each in inside)} {newest}"
 
 
 def _objects_below(root: Path, left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
@@ -99,14 +109,14 @@ def _objects_below(root: Path, left_out: Counter[str], suffixes: set[str]) -> It
             yield name, status
 
 
-def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """The files in a folder and its subfolders; hidden and system folders count as files and stay closed."""
+def _entries_below(folder: Path, suffixes: set[str]) -> Iterator[os.DirEntry[str]]:
+    """The files in a folder and its subfolders; hidden and system folders and images count as files."""
     with os.scandir(folder) as entries:
         for entry in entries:
             check_name(entry.path)
             visible = not why_hidden(entry.name)
-            if visible and entry.is_dir(follow_symlinks=False):
-                yield from _entries_below(Path(entry.path))
+            if visible and entry.is_dir(follow_symlinks=False) and not is_image_folder(entry.path, suffixes):
+                yield from _entries_below(Path(entry.path), suffixes)
                 continue
             if visible and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as below
                 raise ValueError(
@@ -116,13 +126,18 @@ def _entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield entry
 
 
+def is_image_folder(path: Path | str, suffixes: set[str]) -> bool:
+    """Whether the name is that of an OME-Zarr folder, and those count as images."""
+    return ZARR in suffixes and str(path).lower().endswith(ZARR)
+
+
 def _why_left_out(entry: os.DirEntry[str], suffixes: set[str]) -> str:
     """The reason; empty for an image. A broken link counts as an image, which packing will report."""
     path = Path(entry.path)
     if reason := why_hidden(path.name) or wrong_suffix(path, suffixes):
         return reason
     if not entry.is_symlink():
-        return "" if entry.is_file() else "no regular files"
+        return "" if entry.is_file() or is_image_folder(path, suffixes) else "no regular files"
     # os.path, unlike pathlib, treats a link into a folder without permission as broken
     leads_elsewhere = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
     return "no regular files" if leads_elsewhere else ""

@@ -1,7 +1,6 @@
 """An image before it is packed: a file, an object of a store, or pixels; and the lists of both splits."""
 
 import io
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Picture
 
+from cl.images.contents import content_of, zipped
 from cl.runtime import stores
 
 UNLABELLED = -1
@@ -40,7 +40,7 @@ class Image:
 
     def read(self) -> bytes:
         """Return the encoded image."""
-        return self.path.read_bytes()
+        return content_of(self.path)
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,7 @@ class BandFiles(Image):
 
     def read(self) -> bytes:
         """Return the files as a ZIP file, whose members have the bands' names."""
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w") as archive:
-            for name, path in self.files:
-                archive.writestr(zipfile.ZipInfo(name), path.read_bytes())
-        return content.getvalue()
+        return zipped(self.files)
 
 
 @dataclass(frozen=True, eq=False)

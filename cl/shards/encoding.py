@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from PIL import Image as Picture
 
-from cl.images.band_files import MOST_BYTES
+from cl.images.band_formats import MOST_BYTES
 from cl.images.bands import Bands, read_as
 from cl.images.decoding import (
     EXTENSIONS,

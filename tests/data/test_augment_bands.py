@@ -8,10 +8,11 @@ import torchvision.transforms.functional as tv
 
 from cl.data import augment_gpu
 from cl.data.augment_bands import BandParams, augment, draw_band_params, draws
-from cl.data.views import BandChanges, RandomNumbers, View, resize
+from cl.data.views import RandomNumbers, View, resize
 from cl.images.bands import Bands
+from tests.support.bands import CHANGES as USUAL
 
-CHANGES = BandChanges(p=0.5, gain=0.4, offset=0.3, noise=0.2, dropout=0.3, turn=0.75)
+CHANGES = USUAL.model_copy(update={"p": 0.5, "offset": 0.3, "dropout": 0.3, "grayscale": 0.25})
 
 
 @pytest.fixture
@@ -60,14 +61,15 @@ def test_changes_are_those_of_each_view_alone(view) -> None:
         if params.sigma:
             x = augment_gpu.blur(x[None], params.sigma, view.blur.kernel)[0]
         seeded = torch.Generator().manual_seed(int(params.seed))
-        x = x + params.noise * torch.randn(4, 16, 16, generator=seeded)
+        x = (x + params.noise * torch.randn(4, 16, 16, generator=seeded)).double()
+        gray = sum(x) / len(x)
         expected = torch.stack(
             [
-                gain * band + offset
+                gain * (gray + params.saturation * (band - gray)) + offset
                 for band, gain, offset in zip(x, params.gain[0], params.offset[0], strict=True)
             ]
         )
-        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("channels", [1, 4, 13])
@@ -89,11 +91,22 @@ def test_parameters_have_the_configured_distribution(channels, view) -> None:
         (changed, 0.5),
     ):
         assert abs(found.double().mean() - expected) < 0.03
-    assert 0.58 < params.gain[kept].min() < 0.62
-    assert 1.38 < params.gain[kept].max() < 1.42
-    assert 0.29 < params.offset.abs().max() <= 0.3
     assert (params.gain[~changed][kept[~changed]] == 1).all()
     assert (params.offset[~kept] == 0).all()
+    gray = params.saturation == 0
+    assert abs(gray.double().mean() - 0.25) < 0.03
+    assert (params.saturation[~gray & ~changed] == 1).all()
+    varied = params.saturation[~gray & changed]
+    assert 0.6 <= varied.min() < 0.62
+    assert 1.38 < varied.max() <= 1.4
+    pairs = changed & kept[:, :2].all(1)
+    for values, common, own in ((params.gain, 0.4, 0.2), (params.offset, 0.3, 0.1)):
+        first, second = values[pairs, 0], values[pairs, min(1, channels - 1)]
+        one = 1 + common**2 / 3 if values is params.gain else 1  # E[(1 + g)^2], of uniform g
+        of_both, of_one = common**2 / 3, one * own**2 / 3
+        expected = of_both if channels > 1 else of_both + of_one
+        assert abs(((first - first.mean()) * (second - second.mean())).mean() - expected) < 0.004
+        assert abs(first.var() - of_both - of_one) < 0.004
     if channels > 4:
         assert abs((~kept).double().mean() - 0.3) < 0.02
 

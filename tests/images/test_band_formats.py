@@ -11,20 +11,42 @@ import tifffile
 
 from cl.images import bands
 from cl.images.band_files import load
-from tests.support.band_files import DEPTHS, planes, shards, tiff
+from cl.images.contents import content_of
+from tests.support.band_files import DEPTHS, NAMES, planes, shards, tiff
 
 pydicom = pytest.importorskip("pydicom")
 pytest.importorskip("imagecodecs")
+zarr = pytest.importorskip("zarr")
 DICOM = Path(pydicom.__file__).parent / "data/test_files"
-IN_UNITS = [
+SHOWN = [
     "CT_small",
-    "MR_small",
     "MR_small_RLE",
     "MR_small_bigendian",
-    "MR_small_implicit",
-    "rtdose_1frame",
+    "MR_small_padded",
+    "693_J2KI",
+    "J2K_pixelrep_mismatch",
 ]
-AS_STORED = ["examples_overlay", "SC_rgb_rle_16bit", "SC_rgb_small_odd", "SC_rgb_jpeg_dcmd", "ExplVR_BigEnd"]
+AS_STORED = ["SC_rgb_rle_16bit", "SC_rgb_small_odd", "SC_rgb_jpeg_dcmd", "ExplVR_BigEnd", "JPEG2000"]
+
+
+def ome_zarr(folder: Path, pixels: np.ndarray, version: str, axes: str = "cyx", **omero: object) -> Path:
+    """As microscopes' software writes it: the image, and a smaller one; `pixels` in the order of the axes."""
+    is_new = version == "0.5"
+    group = zarr.open_group(folder, mode="w", zarr_format=3 if is_new else 2)
+    for number in range(2):
+        level = pixels[..., :: number + 1, :: number + 1]
+        chunks = tuple(min(n, 16) for n in level.shape)
+        shards = (
+            {"shards": tuple(-(-n // c) * c for n, c in zip(level.shape, chunks, strict=True))}
+            if is_new
+            else {}
+        )
+        group.create_array(f"{number}", data=level, chunks=chunks, **shards)
+    named = [{"name": axis} for axis in axes] if version > "0.3" else list(axes)
+    scales = [{"version": version, "datasets": [{"path": "0"}, {"path": "1"}], "axes": named}]
+    attributes = {"multiscales": scales, "omero": omero}
+    group.attrs.update({"ome": attributes} if is_new else attributes)
+    return folder
 
 
 def dicom(pixels: np.ndarray, **changes: object) -> bytes:
@@ -47,22 +69,64 @@ def dicom(pixels: np.ndarray, **changes: object) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("name", [*IN_UNITS, *AS_STORED])
+@pytest.mark.parametrize("name", [*SHOWN, *AS_STORED])
 def test_dicom_files_equal_pydicoms_reading(name) -> None:
     header = pydicom.dcmread(DICOM / f"{name}.dcm")
-    expected = (
-        pydicom.pixels.apply_rescale(header.pixel_array, header) if name in IN_UNITS else header.pixel_array
-    )
+    expected = header.pixel_array
+    if name not in AS_STORED:
+        expected = pydicom.pixels.apply_modality_lut(expected, header)
+        expected = pydicom.pixels.apply_voi_lut(expected, header)
+        padding = header.pixel_array == header.get("PixelPaddingValue")
+        expected = np.where(padding, np.nan, expected).astype(np.float32)
     found = bands.read((DICOM / f"{name}.dcm").read_bytes())
     assert found.shape == (header.Rows, header.Columns, header.SamplesPerPixel)
-    assert np.array_equal(found.reshape(expected.shape), expected)
+    assert np.array_equal(found.reshape(expected.shape), expected, equal_nan=found.dtype == np.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "formula"),
+    [
+        ("LINEAR", lambda x: np.clip((x - 999.5) / 499 + 0.5, 0, 1)),
+        ("LINEAR_EXACT", lambda x: np.clip((x - 1000) / 500 + 0.5, 0, 1)),
+        ("SIGMOID", lambda x: 1 / (1 + np.exp(-4 * (x - 1000) / 500))),
+    ],
+)
+def test_a_window_of_dicom_follows_the_standard(function, formula) -> None:
+    """PS3.3 C.11.2.1.2 and C.11.2.1.3: the first of two windows, to the range of the stored bits."""
+    pixels = DEPTHS["uint16"][..., 0] >> 4
+    window = {"WindowCenter": [1000, 1], "WindowWidth": [500, 2], "VOILUTFunction": function}
+    window |= {"BitsStored": 12, "HighBit": 11}
+    expected = 4095 * formula(pixels.astype(np.float64))
+    found = load(dicom(pixels, **window, PixelPaddingValue=int(pixels[3, 4])))
+    is_padding = pixels == pixels[3, 4]
+    assert found.missing is None
+    assert np.array_equal(np.isnan(found.pixels[..., 0]), is_padding)
+    assert np.allclose(found.pixels[~is_padding, 0], expected[~is_padding], atol=1e-3)
+    white = load(dicom(pixels, **window, PhotometricInterpretation="MONOCHROME1"))
+    assert np.allclose(white.pixels[..., 0], -expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("syntax", ["ImplicitVRLittleEndian", "ExplicitVRLittleEndian"])
+def test_dicom_without_a_mark_is_read(syntax) -> None:
+    pixels, file = DEPTHS["uint16"][..., 0], io.BytesIO()
+    header = pydicom.dcmread(io.BytesIO(dicom(pixels)))
+    header.file_meta.TransferSyntaxUID = pydicom.uid.UID(getattr(pydicom.uid, syntax))
+    del header.file_meta
+    header.preamble = None
+    little, implicit = True, syntax.startswith("Implicit")
+    pydicom.dcmwrite(file, header, implicit_vr=implicit, little_endian=little, enforce_file_format=False)
+    assert b"DICM" not in file.getvalue()
+    assert np.array_equal(load(file.getvalue()).pixels[..., 0], pixels)
 
 
 def test_units_padding_and_white_as_0_of_dicom() -> None:
     pixels = DEPTHS["uint16"][..., 0] >> 4
+    pixels[2, 5] = 7
+    assert load(dicom(pixels, PixelPaddingValue=7)).missing == 7
     found = load(dicom(pixels, RescaleSlope="2", RescaleIntercept="-1024", PixelPaddingValue=7))
-    assert np.array_equal(found.pixels[..., 0], pixels * 2.0 - 1024)
-    assert found.missing == 7 * 2 - 1024
+    assert np.array_equal(
+        found.pixels[..., 0], np.where(pixels == 7, np.nan, pixels * 2.0 - 1024), equal_nan=True
+    )
     white = load(dicom(pixels, PhotometricInterpretation="MONOCHROME1", BitsStored=12, HighBit=11))
     assert np.array_equal(white.pixels[..., 0], 4095 - pixels)
     signed = load(dicom(pixels.astype(np.int16) - 9, PhotometricInterpretation="MONOCHROME1"))
@@ -113,7 +177,7 @@ def test_an_ome_tiff_whose_pixels_are_in_another_file_is_refused() -> None:
 
 def test_mutated_dicom_files_give_pixels_or_a_reason() -> None:
     random = np.random.default_rng(0)
-    names = [*IN_UNITS, *AS_STORED[1:3]]
+    names = [SHOWN[0], SHOWN[2], *AS_STORED[1:3]]
     whole = {f"{name}.dcm": (DICOM / f"{name}.dcm").read_bytes() for name in names}
     reasons = 0
     for number in range(300):
@@ -127,3 +191,29 @@ def test_mutated_dicom_files_give_pixels_or_a_reason() -> None:
             assert str(error)
             reasons += 1
     assert 20 < reasons < 280
+
+
+@pytest.mark.parametrize("version", ["0.2", "0.3", "0.4", "0.5"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_ome_zarr_is_read_at_full_resolution(version, dtype, tmp_path) -> None:
+    pixels = DEPTHS[dtype]
+    channels = [{"label": name} for name in NAMES]
+    axes = "tczyx" if version == "0.2" else "cyx"
+    stored = planes(pixels)[None, :, None] if version == "0.2" else planes(pixels)
+    folder = ome_zarr(tmp_path / "a.zarr", stored, version, axes, channels=channels)
+    found = load(content_of(folder))
+    assert np.array_equal(found.pixels, pixels)
+    assert found.names == tuple(NAMES)
+
+
+def test_zarr_without_one_image_is_refused(tmp_path) -> None:
+    stack = ome_zarr(tmp_path / "stack.zarr", planes(DEPTHS["uint8"]), "0.4", "tyx")
+    zarr.open_group(tmp_path / "plate.zarr", mode="w")
+    (tmp_path / "empty.zarr").mkdir()
+    for folder, reason in (
+        (stack, "axes T of 5, Y of 21, X of 34, expected rows Y"),
+        (tmp_path / "plate.zarr", "without an OME-Zarr image"),
+        (tmp_path / "empty.zarr", "not an image"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            load(content_of(folder))

@@ -1,6 +1,8 @@
 """Own images: a tree of folders without labels, and a table that lists images."""
 
 import itertools
+import json
+import shutil
 from pathlib import Path
 from unicodedata import normalize
 
@@ -20,6 +22,7 @@ from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
 from cl.runtime.registry import module_of
 from cl.shards import writing
+from cl.shards.team import Team
 from cl.sources import Source, check_labels, table, unlabelled
 from tests.support.pictures import picture_file
 from tests.support.project import compose
@@ -568,22 +571,66 @@ def test_a_row_without_the_file_of_a_band_is_refused(row, message, raw, tmp_path
         table.splits(chosen, raw)
 
 
+def write_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """An image, two stacks of images, and an OME-Zarr folder; the images (9, 8, 3) by their names."""
+    folder.mkdir(parents=True)
+    images = np.random.default_rng(len(str(folder))).integers(0, 2**16, (7, 9, 8, 3)).astype(np.uint16)
+    np.save(folder / "one.npy", images[0])
+    np.save(folder / "stack.npy", images[1:4])
+    np.save(folder / "planes.npy", np.moveaxis(images[4:6], -1, 1))
+    for name in (".zgroup", "0/.zarray"):
+        (folder / "a.zarr" / name).parent.mkdir(exist_ok=True)
+    (folder / "a.zarr/.zgroup").write_text('{"zarr_format": 2}')
+    scales = [{"axes": [{"name": axis} for axis in "yxc"], "datasets": [{"path": "0"}]}]
+    (folder / "a.zarr/.zattrs").write_text(json.dumps({"multiscales": scales}))
+    settings = {"zarr_format": 2, "shape": [9, 8, 3], "chunks": [9, 8, 3], "dtype": "<u2", "order": "C"}
+    settings |= {"compressor": None, "filters": None, "fill_value": 0}
+    (folder / "a.zarr/0/.zarray").write_text(json.dumps(settings))
+    (folder / "a.zarr/0/0.0.0").write_bytes(images[6].tobytes())
+    names = ["one", *(f"stack[{n}]" for n in range(3)), *(f"planes[{n}]" for n in range(2)), "a"]
+    return dict(zip(names, images, strict=True))
+
+
 @pytest.mark.parametrize("kind", ["folder", "unlabelled", "table"])
-def test_files_of_numbers_are_images_with_channels_only(kind, raw, tmp_path) -> None:
+def test_stacks_and_folders_of_numbers_are_images_with_channels_only(kind, raw, tmp_path) -> None:
+    pytest.importorskip("zarr")
+    shutil.rmtree(raw / "own")
+    rows, expected = ["path,label,split"], {}
     for split, name in itertools.product(("train", "val"), "ab"):
-        path = raw / f"own/{split}/{name}/1.npy"
-        path.parent.mkdir(parents=True)
-        np.save(path, np.zeros((3, 9, 8), np.uint16))
-    paths = [f"{split}/{name}/1.npy,{name},{split}" for split in ("train", "val") for name in "ab"]
-    (raw / "own/images.csv").write_text("\n".join(["path,label,split", *paths]))
-
-    def names(dataset: Source) -> set[str]:
-        found = module_of("sources", kind).splits(dataset, raw)
-        return {image.path.name for image in (*found.train, *found.val)}
-
-    assert "1.npy" in names(of_bands(tmp_path, kind))
+        images = write_arrays(raw / f"own/{split}/{name}")
+        expected |= {f"{split}/{name}/{key}": pixels for key, pixels in images.items()}
+        suffix = {"a": "zarr"}
+        rows += [f"{split}/{name}/{key}.{suffix.get(key, 'npy')},{name},{split}" for key in images]
+    (raw / "own/images.csv").write_text("\n".join(rows))
+    chosen = of_bands(tmp_path, kind)
+    found = module_of("sources", kind).splits(chosen, raw)
+    assert all(image.status != "missing" for image in (*found.train, *found.val))
+    writing.write(found, kind, chosen, tmp_path / "shards", Team(2))
+    for split in ("train", "val"):
+        reader = Reader(tmp_path / "shards", split)
+        for position, key in enumerate(reader.keys):
+            prefix = f"{split}/" if kind == "folder" else ""
+            assert np.array_equal(reader.pixels(position), expected.pop(prefix + key.decode()))
+    assert not expected
     if kind == "unlabelled":
-        assert "1.npy" not in names(settings(tmp_path, kind))
+        with pytest.raises(ValueError, match="0 images"):
+            unlabelled.splits(settings(tmp_path, kind), raw)
+
+
+def test_a_changed_stack_or_folder_has_another_status(raw, tmp_path) -> None:
+    """So that shards of a stopped run are not taken for those of the new pixels."""
+    write_arrays(raw / "own/new")
+    chosen = of_bands(tmp_path, "unlabelled")
+
+    def status() -> dict[str, str | None]:
+        found = unlabelled.splits(chosen, raw)
+        return {image.key: image.status for image in (*found.train, *found.val)}
+
+    before = status()
+    np.save(raw / "own/new/stack.npy", np.zeros((3, 10, 8, 3)))
+    (raw / "own/new/a.zarr/0/0.0.0").write_bytes(bytes(1000))
+    changed = {key for key, value in status().items() if value != before[key]}
+    assert changed == {"new/stack[0]", "new/stack[1]", "new/stack[2]", "new/a"}
 
 
 @pytest.mark.parametrize(

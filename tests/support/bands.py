@@ -10,7 +10,18 @@ from cl.sources._shared.class_folders import class_folders
 from tests.support.tiny import write_shards
 
 NAMES = ["1", "2", "3", "4", "5"]
-CHANGES = BandChanges(p=0.8, gain=0.4, offset=0.4, noise=0.2, dropout=0.2, turn=0.75)
+CHANGES = BandChanges(
+    p=0.8,
+    gain=0.4,
+    offset=0.4,
+    band_gain=0.2,
+    band_offset=0.1,
+    saturation=0.4,
+    noise=0.2,
+    grayscale=0.2,
+    dropout=0.2,
+    turn=0.75,
+)
 
 
 def write_images(root: Path, train: int, val: int) -> None:

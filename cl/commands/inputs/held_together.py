@@ -1,6 +1,7 @@
 """Images that are held out together: those of a group, of a burst, and those with equal files."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,14 @@ import numpy as np
 from cl.console.wording import counted
 from cl.features.copies import groups
 from cl.features.series import series
+from cl.images.contents import content_of
 from cl.images.decoding import taken_at
 from cl.shards.duplicates import UNREAD, as_array, copies, digest, digest_of
 
 
 def digests(files: Sequence[Path]) -> np.ndarray:
     """(N, 2) uint64: hashes of the files' bytes; `UNREAD` for a missing or closed file."""
-    return as_array([digest_of(file.read_bytes) for file in files])
+    return as_array([digest_of(partial(content_of, file)) for file in files])
 
 
 def held_together(names: Sequence[str], of_files: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -15,7 +15,14 @@ import numpy as np
 from cl.data.transform import Transform
 from cl.images import table
 from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
-from cl.images.folders import SUFFIXES, check_name, images_below, status_of, wrong_suffix
+from cl.images.folders import (
+    SUFFIXES,
+    check_name,
+    images_below,
+    is_image_folder,
+    status_of,
+    wrong_suffix,
+)
 
 LIST, TABLES = ".txt", (".csv", ".parquet")
 OFFSET = np.dtype("<i8")
@@ -29,9 +36,9 @@ def suffixes_for(transform: Transform) -> set[str]:
 def root_of(inputs: Sequence[Path]) -> Path:
     """The folder that names start from: of a single folder, list or table; else the current one."""
     (only, *others) = inputs
-    if others or not (only.is_dir() or _is_index(only)):
+    if others or not (_is_folder(only) or _is_index(only)):
         return Path()
-    return only if only.is_dir() else only.parent
+    return only if _is_folder(only) else only.parent
 
 
 def images_in(
@@ -52,7 +59,7 @@ def images_in(
             table is damaged, or a path has backslashes.
     """
     named = _named(inputs, left_out, suffixes)
-    if len(inputs) == 1 and inputs[0].is_dir():
+    if len(inputs) == 1 and _is_folder(inputs[0]):
         yield from named
         return
     seen = set[int]()  # hashes take less memory than names
@@ -68,7 +75,7 @@ def _named(inputs: Sequence[Path], left_out: Counter[str], suffixes: set[str]) -
     """As `images_in`, with repetitions."""
     root = root_of(inputs)
     for given in inputs:
-        if given.is_dir():
+        if _is_folder(given):
             prefix = "" if given == root else f"{given}/"
             for name, status in images_below(given.resolve(), "", left_out, suffixes):
                 yield prefix + name, status
@@ -83,6 +90,11 @@ def _named(inputs: Sequence[Path], left_out: Counter[str], suffixes: set[str]) -
                     raise table.with_backslashes(path, given)
                 else:
                     yield name, status
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder of images, and not an image."""
+    return path.is_dir() and not is_image_folder(path, BAND_SUFFIXES)
 
 
 def _is_index(path: Path) -> bool:
