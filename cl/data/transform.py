@@ -12,7 +12,7 @@ from torch import Tensor
 from cl.data.ring import Array
 from cl.data.views import centre
 from cl.images import decoding
-from cl.images.bands import Bands, read_as, standardise
+from cl.images.bands import Bands, has_data, read_as, standardise
 from cl.images.composite import composite, described, places
 from cl.images.contents import content_of
 from cl.runtime.base_config import BaseConfig, check_crop
@@ -88,6 +88,13 @@ class Transform(BaseConfig):
             raise
         except Exception as error:  # decoders raise errors of any type
             raise ValueError(f"{os.fspath(image)} cannot be decoded: {error}") from error
+
+    def in_deviations(self, pixels: np.ndarray) -> np.ndarray:
+        """Decoded pixels (..., C), each minus the mean of its band, in deviations; NaN without data."""
+        if self.bands:
+            known = has_data(pixels, self.bands.missing)
+            return np.where(known, standardise(pixels, self.bands), np.float32(np.nan))
+        return (pixels / 255 - np.array(self.mean)) / np.array(self.std)
 
     def check_show(self) -> None:
         """Raises ValueError if `show` names a band that the images lack."""

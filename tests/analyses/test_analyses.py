@@ -11,6 +11,7 @@ from torch import nn
 
 from cl.analyses import (
     alignment_uniformity,
+    bands,
     embedding,
     gradient_norm,
     neighbours,
@@ -21,6 +22,7 @@ from cl.data.reader import Reader
 from cl.data.views import View, centre
 from cl.report.charts import Chart
 from cl.runtime.tensor_files import save_tensors
+from pipeline.support.locations import transform
 from tests.support.analyses import SMALL, tiny_params
 from tests.support.objective import l2_normalize
 from tests.support.tiny import Colour
@@ -164,3 +166,20 @@ def test_the_map_contains_every_image_under_its_class(analysed, params) -> None:
     assert {name: len(points) for name, points in chart.series.items()} == {
         name: names.count(name) for name in names
     }
+
+
+def test_histograms_of_bands_are_those_of_all_values_with_data(analysed, params, band_folder) -> None:
+    reader = Reader(band_folder, "train")
+    context = analysed(params, train=reader, transform=transform(params.dataset, reader))
+    metrics = bands.analyze(bands.Config(kind="bands", images=1000), context)
+    pixels = np.stack([reader.pixels(position) for position in range(len(reader))]).reshape(-1, 5)
+    known = pixels[(pixels > 0).all(1)].astype(np.float64)  # 0 is a pixel without data
+    assert metrics["missing"] == pytest.approx(100 * (pixels == 0).mean())
+    values = (known - known.mean(0)) / known.std(0)
+    low, high = np.percentile(values, [0.5, 99.5])
+    series = Chart.load(context.out / "bands.chart.json").series
+    assert list(series) == ["1", "2", "3", "4", "5"]
+    for points, column in zip(series.values(), values.T, strict=True):
+        expected, _ = np.histogram(column, 40, (low, high), density=True)
+        assert np.allclose([point.y for point in points], expected, atol=0.01)
+        assert low < points[0].x < points[-1].x < high
