@@ -176,12 +176,20 @@ def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_pa
     write_images(raw / "own", 45, 15)
     small = ["dataset=folder", "dataset.name=own", "dataset.resize=36", "dataset.crop=32"]
     small += ["views.random.size=32", "backbone.width=0.125", "optim.epochs=1", "optim.warmup_epochs=0"]
-    small += ["evaluation=[knn,retrieval]", "analysis=[neighbours]", "baseline=[random]"]
-    stages = [("prepare",), ("weights",), ("pretrain",), ("evaluate",), ("analyze", "neighbours")]
+    small += ["evaluation=[knn,retrieval]", "analysis=[neighbours,bands]", "baseline=[random]"]
+    stages = [
+        ("prepare",),
+        ("weights",),
+        ("pretrain",),
+        ("evaluate",),
+        ("analyze", "neighbours"),
+        ("analyze", "bands"),
+    ]
     chosen = ("compose", "recipe=own/bands", *small, "dataset.show=[5,3,1]")
     run(folder, raw, chosen, *stages, ("baseline", "random"), ("report",))
     page = (folder / "report/index.html").read_text()
     assert page.count("Pictures show bands 5, 3, 1 as red, green and blue") >= 2
+    assert "Values of each band" in page
     assert "; bands: all" in page and "torchvision:resnet50" not in page  # which reads no bands
     encoder, reader = cl.load(folder / "models/backbone.safetensors"), Reader(folder / "data/shards", "val")
     files = [raw / "own/val" / f"{key.decode()}.tif" for key in reader.keys]
