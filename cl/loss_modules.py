@@ -52,14 +52,14 @@ class _Loss(nn.Module):
 
     Attributes:
         kind: the module of the loss.
-        names: the attributes that are fields of its `Config`, and their names there.
-        fixed: the other fields.
+        fixed: the fields of its `Config` that no attribute sets.
+        names: the attributes that set the others, where their names differ.
         progress: the fraction of the training that is done, for a loss that changes with it (JCL).
     """
 
     kind: ModuleType
-    names: ClassVar[dict[str, str]] = {}
     fixed: ClassVar[dict[str, Any]] = {}
+    names: ClassVar[dict[str, str]] = {}
     gather_distributed: bool
     least_views: ClassVar[int] = 2
     progress = 1.0
@@ -75,12 +75,14 @@ class _Loss(nn.Module):
 
     def _config(self) -> LossConfig:
         values: dict[str, Any] = {"kind": self.kind.__name__.rpartition(".")[2], **self.fixed}
-        values |= {field: getattr(self, name) for name, field in self.names.items()}
+        for each in self.kind.Config.model_fields.keys() - values.keys():
+            values[each] = getattr(self, self.names.get(each, each))
         try:
             return cast("LossConfig", self.kind.Config.model_validate(values))
         except ValidationError as error:
             first = error.errors()[0]
-            name = next(name for name, field in self.names.items() if field == first["loc"][0])
+            wrong = str(first["loc"][0])
+            name = self.names.get(wrong, wrong)
             raise ValueError(f"{name}={first['input']!r}: {first['msg'].lower()}") from None
 
     def _loss(self, term: Term) -> Tensor:
@@ -106,7 +108,10 @@ class _Contrastive(_Loss):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_temperature(self.temperature)
-        self.memory_bank = _memory_bank(self.memory_bank_size)
+        size = self.memory_bank_size
+        if size != 0 and (isinstance(size, int) or len(size) != 2 or min(size) < 1):
+            raise ValueError(f"memory_bank_size={size}, expected (rows, width), such as (4096, 128), or 0")
+        self.memory_bank = None if isinstance(size, int) else Queue(*size)
 
     @torch.compiler.disable
     def forward(self, *views: Tensor, groups: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
@@ -206,7 +211,6 @@ class EqCoLoss(_Contrastive):
     """
 
     kind = infonce
-    names: ClassVar = {"alpha": "alpha"}
     fixed: ClassVar = {"positives": "each"}
     temperature: float | Tensor = 0.1
     alpha: float = field(default=65536, kw_only=True)
@@ -241,7 +245,6 @@ class DCLWLoss(_Contrastive):
     """
 
     kind = dclw
-    names: ClassVar = {"sigma": "sigma"}
     fixed: ClassVar = {"detach_weight": True}
     temperature: float | Tensor = 0.1
     sigma: float = 0.5
@@ -257,7 +260,6 @@ class JCLLoss(_Contrastive):
     """
 
     kind = jcl
-    names: ClassVar = {"strength": "strength"}
     fixed: ClassVar = {"ramp": True}
     temperature: float | Tensor = 0.2
     least_views: ClassVar[int] = 3  # the variance of one positive is 0
@@ -289,7 +291,6 @@ class DebiasedLoss(_Contrastive):
     """
 
     kind = debiased
-    names: ClassVar = {"tau_plus": "tau_plus", "beta": "beta"}
     temperature: float | Tensor = 0.5
     tau_plus: float = field(default=0.1, kw_only=True)
     beta: float = field(default=0.0, kw_only=True)
@@ -343,7 +344,7 @@ class BarlowTwinsLoss(_OfTwoViews):
     """
 
     kind = barlow_twins
-    names: ClassVar = {"lambda_param": "redundancy"}
+    names: ClassVar = {"redundancy": "lambda_param"}
     lambda_param: float = 5e-3
     gather_distributed: bool = False
 
@@ -357,7 +358,7 @@ class VICRegLoss(_OfTwoViews):
     """
 
     kind = vicreg
-    names: ClassVar = {"lambda_param": "invariance", "mu_param": "variance", "nu_param": "covariance"}
+    names: ClassVar = {"invariance": "lambda_param", "variance": "mu_param", "covariance": "nu_param"}
     lambda_param: float = 25.0
     mu_param: float = 25.0
     nu_param: float = 1.0
@@ -385,14 +386,6 @@ def _means_of_others(rows: Tensor, batch: Batch) -> Tensor:
 def _batch(view: Tensor, groups: Tensor | None) -> Batch:
     positions = global_rows(len(view)).to(view.device)
     return Batch([], torch.full_like(positions, -1), positions, groups)
-
-
-def _memory_bank(size: Size) -> Queue | None:
-    if size == 0:
-        return None
-    if isinstance(size, int) or len(size) != 2 or min(size) < 1:
-        raise ValueError(f"memory_bank_size={size}, expected (rows, width), such as (4096, 128), or 0")
-    return Queue(*size)
 
 
 def _without_autocast(view: Tensor) -> torch.autocast:

@@ -148,6 +148,14 @@ def separated(groups: np.ndarray | None, images: int) -> np.ndarray:
     return numbers if groups is None else np.where(groups < 0, -1 - numbers, groups)
 
 
+def inflation(folds: int) -> float:
+    """How much larger the variance of an accuracy by cross-validation is, as folds share training images.
+
+    1 + k / (k - 1) for k folds (Nadeau and Bengio 2003, Inference for the generalization error).
+    """
+    return 1 + folds / (folds - 1)
+
+
 def independent(correct: np.ndarray, groups: np.ndarray | None, *, level: float = LEVEL) -> float:
     """The number of independent images that would give the mean of `correct` the same interval.
 

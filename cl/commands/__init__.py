@@ -52,6 +52,17 @@ def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
     return lambda function: reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
+def _columns(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """The columns by the names that they are given; a second column of a name would replace the first."""
+    columns = dict(each.partition("=")[::2] for each in given)
+    if len(columns) < len(given) or not all(columns.values()):
+        raise click.BadParameter(
+            f"found {' and '.join(given)}, expected NAME=COLUMN, each NAME once; join columns of classes: "
+            "label=cat,dog"
+        )
+    return columns
+
+
 PATH, SIZE = click.Path(path_type=Path), click.IntRange(min=1)
 TABLE = click.option("--to", type=PATH, help="A file to write: .csv or .parquet.")
 PAGE = click.option("--to", type=PATH, help="A file to write: .html (with pictures), .csv or .parquet.")
@@ -61,7 +72,7 @@ table_options = _together(
         "columns",
         multiple=True,
         metavar="NAME=COLUMN",
-        callback=lambda context, option, given: dict(each.partition("=")[::2] for each in given),
+        callback=_columns,
         help="What the table calls path, label or group, such as label=species; or a column per class: "
         "label=cat,dog.",
     ),

@@ -44,7 +44,7 @@ from cl.encoders.encoder import Encoder, opened
 from cl.encoders.encoder import save as save_encoder
 from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
 from cl.images.folders import SUFFIXES, wrong_suffix
-from cl.statistics import independent, interval, separated
+from cl.statistics import independent, inflation, interval, separated
 
 
 def classify(
@@ -190,8 +190,7 @@ def _from_images(
         trained = Transform.model_validate_json(used.encoder["transform"])
         resize, crop = trained.resize, trained.crop
     encoder.set_size(resize, crop)
-    notes = {"sha256": encoder.sha256, "transform": encoder.transform.model_dump_json()}
-    notes |= matching.origin_of(given, prefix)
+    notes = matching.notes_of(encoder) | matching.origin_of(given, prefix)
     embedded = partial(embed, inputs, encoder=encoder)
     return _Source(names, listing.root_of(inputs), notes, embedded, encoder)
 
@@ -215,8 +214,7 @@ def _trained(
 ) -> tuple[Classification, Classifier, Encoder | None]:
     """The classes by a classifier that is trained on the labelled images, and the encoder if it is too."""
     labels, show = read_targets(table, source.names, source.root), progress("classify")
-    for remark in labels.remarks:
-        show.say(remark)
+    show.say(*labels.remarks)
     known = labels.labelled()
     folds_of(known.targets, known.classes, known.groups)  # raises ValueError before the images are embedded
     embedded = source.features()
@@ -252,14 +250,13 @@ def _trained(
     return answer, Classifier(trained.head, labels.classes, notes), better
 
 
-def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[[str], None]) -> Targets:
+def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[..., None]) -> Targets:
     """The targets, where images of a burst have one group; rows are their features (N, D)."""
     assert known.groups is not None
     files = [root / name for name in known.names]
     labels = np.array(joined(known.targets, known.classes))
     together, remarks = with_bursts(known.groups, [rows], files, labels)
-    for remark in remarks:
-        say(remark)
+    say(*remarks)
     return replace(known, groups=together)
 
 
@@ -276,7 +273,7 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
         right = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
         accuracy = 100 * float(right.mean())
         number = independent(right, groups)
-        within = interval(accuracy, number / trained.inflation)
+        within = interval(accuracy, number / inflation(len(trained.folds)))
         by_class = 100 * right @ targets / counts
     error = calibration_error(trained.calibrated, targets, multilabel=multilabel, independent=number)
     return Quality(

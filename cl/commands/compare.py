@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,6 @@ from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels, opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs.by_value import across as across_values
-from cl.commands.jobs.by_value import cells, worst
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened
@@ -137,25 +136,12 @@ def _pair(
 def _across(
     name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, width: int, k: int
 ) -> Iterator[MeasureDifference]:
-    """The measures of `evaluate --across`, paired; the worst value is that with the lowest mean of A and B.
-
-    It was chosen of V values, so an interval leaves out TAIL / V at each end (Bonferroni).
-    """
-    known, values = cells(table, "--across", name, bank, queries)
-    sides = zip(*(np.split(images.features, [width], axis=1) for images in (bank, queries)), strict=True)
-    found = [
-        across_values(name, replace(bank, features=x), replace(queries, features=y), known, values, k)
-        for x, y in sides
-    ]
-    for measure in found[0]:
-        right = 100 * np.stack([each[measure] for each in found], 1)
-        yield judge({f"across {name}: {measure}": right}, queries.together).overall
-        title, own = worst(name, values, right.mean(1))
-        tail = TAIL / len(np.unique(values))
-        yield judge({f"{title}: {measure}": right[own]}, queries.together[own], tail=tail).overall
+    """The measures of `across`, paired; those of the worst of V values leave out TAIL / V at each end."""
+    for measure, right, at, values in across_values(name, table, bank, queries, [width], k):
+        yield judge({measure: 100 * right[at]}, queries.together[at], tail=TAIL / values).overall
 
 
-def _side_by_side(pair: Sequence[Encoder], names: Sequence[str], images: Path) -> Features:
+def _side_by_side(pair: Sequence[Encoder], names: Sequence[str], images: list[Path]) -> Features:
     """The features of images by both encoders, (N, D_A + D_B)."""
     both = []
     for encoder, name in zip(pair, names, strict=True):
@@ -166,5 +152,9 @@ def _side_by_side(pair: Sequence[Encoder], names: Sequence[str], images: Path) -
         assert features
         both.append(features)
     a, b = both
-    assert a.names == b.names  # images are decoded in the same way for both
+    if other := {*a.names} ^ {*b.names}:
+        raise ValueError(
+            f"one encoder cannot read {min(other)}, which the other reads; give images that both read, or "
+            "encoders of the same bands"
+        )
     return Features(a.names, np.concatenate([a.features, b.features], axis=1))

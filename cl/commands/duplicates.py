@@ -71,7 +71,7 @@ def duplicates(
         ValueError: a file is missing or damaged, or features came from another encoder or are not finite.
     """
     files, target = as_paths(features), target_of(to, features, encoder, suffixes=PAGE_OR_TABLE)
-    if len(files) > 2:
+    if len(files) not in (1, 2):
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"
         )
@@ -99,8 +99,7 @@ def duplicates(
             f"no image {error.filename}, which is in the features; give the folder that the names start from "
             "with --images"
         ) from error
-    for line in _calibrated(calibration):
-        show.say(line)
+    show.say(*_calibrated(calibration))
     stems = [path.stem for path in files]
     names = stems if len({*stems}) == len(files) else [str(path) for path in files]
     splits = [name for name, part in zip(names, parts, strict=True) for _ in part.names]

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
 
 import torch.distributed as dist
@@ -80,13 +80,7 @@ def embed(
         inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
-            if untested := machine.untested_gpu():
-                shown.say(untested)
-            loaded, here = _load(encoder, prefix)
-            _choose_size(loaded, resize, crop, shown)
-            name = str(encoder) if isinstance(encoder, str | PathLike) else "the encoder"
-            transform = loaded.transform
-            check_size(name, loaded.network, transform.crop, "--crop", transform.channels)
+            loaded, here = _load(encoder, prefix, resize, crop, shown)
             origin = matching.origin_of(encoder, prefix)
             job = EmbeddingJob(inputs, loaded, path, patches=patches, origin=origin)
             job.check_folder()
@@ -99,14 +93,23 @@ def embed(
         return None
 
 
-def _load(encoder: File | Encoder, prefix: str | None) -> tuple[Encoder, Machine]:
-    """The encoder on its device, and the machine."""
+def _load(
+    encoder: File | Encoder, prefix: str | None, resize: int | None, crop: int | None, shown: Progress
+) -> tuple[Encoder, Machine]:
+    """The encoder on its device, for images of this size, and the machine."""
+    if untested := machine.untested_gpu():
+        shown.say(untested)
     here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
     if not isinstance(encoder, Encoder):
-        return load(fspath(encoder), prefix).to(here.device), here
-    if encoder.training or prefix:
+        name, loaded = fspath(encoder), load(fspath(encoder), prefix).to(here.device)
+    elif encoder.training or prefix:
         raise ValueError("the encoder is loaded already: leave out prefix, and call encoder.eval()")
-    return copy.copy(opened(encoder)), replace(here, device=next(encoder.parameters()).device)
+    else:
+        name, loaded = "the encoder", copy.copy(opened(encoder))
+        here = replace(here, device=next(encoder.parameters()).device)
+    _choose_size(loaded, resize, crop, shown)
+    check_size(name, loaded.network, loaded.transform.crop, "--crop", loaded.transform.channels)
+    return loaded, here
 
 
 def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
@@ -115,8 +118,7 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
     embedded = unreadable = 0
     with exclusive(job.partial, job.target) if is_main else nullcontext():
         if is_main:
-            for line in lines(job.begin()):
-                shown.say(line)
+            shown.say(*lines(job.begin()))
             first = job.listing.names(0, min(len(job.listing), embedding.BATCH))
             if stacks := sum(is_stack(root_of(job.inputs) / name) for name in first):
                 shown.say(
@@ -129,8 +131,7 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
         wait_for_all()
         if is_main:
             embedded, reasons = embedding.merge(job)
-            for line in lines(reasons, "images that cannot be read"):
-                shown.say(line)
+            shown.say(*lines(reasons, "images that cannot be read"))
             unreadable = sum(reasons.values())
         wait_for_all()
     return embedded, unreadable

@@ -17,7 +17,7 @@ from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels, opened_table
 from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs.by_value import across as across_values
-from cl.commands.jobs.by_value import cells, worst
+from cl.commands.jobs.by_value import cells
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened
@@ -144,8 +144,7 @@ def evaluate(
     if is_untrained(loaded.network):
         say("warning: the encoder was never trained: every bias of its normalisation layers is 0")
     both = _WithPixels.of(loaded, resize, crop)
-    options = {"--predict": predict, "--across": across}
-    others = {option: name for option, name in options.items() if name}
+    others = {option: name for option, name in (("--predict", predict), ("--across", across)) if name}
     table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(
         train,
@@ -166,7 +165,11 @@ def evaluate(
     right = [*found.values()]
     right.insert(2, knn_correct(*pixels, k=k).numpy().astype(float))
     knn, linear, raw, majority = (100 * float(each.mean()) for each in right)
-    by_column = [*_by_columns(table, others, bank, queries, k)] if table else []
+    by_column = list[Accuracy]()
+    if table and predict:
+        by_column += _predicted(predict, table, bank, queries, k)
+    if table and across:
+        by_column += _across(across, table, bank, queries, k)
     evaluation = Evaluation(
         knn=knn,
         linear=linear,
@@ -195,19 +198,11 @@ def _accuracy(measure: str, right: np.ndarray, together: np.ndarray, level: floa
     return Accuracy(measure, percent, *(interval(percent, images, level=level) or (None, None)))
 
 
-def _by_columns(
-    table: Labels, options: Mapping[str, str], bank: LabelledImages, queries: LabelledImages, k: int
-) -> Iterator[Accuracy]:
-    """The measures of the columns of `--predict` and `--across`."""
-    for option, name in options.items():
-        known, values = cells(table, option, name, bank, queries)
-        yield from (_predicted if option == "--predict" else _across)(name, bank, queries, known, values, k)
-
-
 def _predicted(
-    name: str, bank: LabelledImages, queries: LabelledImages, known: np.ndarray, truth: np.ndarray, k: int
+    name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, k: int
 ) -> Iterator[Accuracy]:
     """How often the value of a column is found from the features, of the images that have one."""
+    known, truth = cells(table, "--predict", name, bank, queries)
     train, val = known != "", truth != ""
     sides = bank.features[train], known[train], queries.features[val], truth[val]
     for measure, right in correct_by(*sides, k=min(k, int(train.sum()))).items():
@@ -215,14 +210,9 @@ def _predicted(
 
 
 def _across(
-    name: str, bank: LabelledImages, queries: LabelledImages, known: np.ndarray, values: np.ndarray, k: int
+    name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, k: int
 ) -> Iterator[Accuracy]:
-    """How often the class is found from images of other values of a column; and for the worst value.
-
-    The worst of V values was chosen, so its interval has the level 1 - (1 - LEVEL) / V (Bonferroni).
-    """
-    level = 1 - (1 - LEVEL) / len(np.unique(values))
-    for measure, right in across_values(name, bank, queries, known, values, k).items():
-        yield _accuracy(f"across {name}: {measure}", right, queries.together)
-        title, own = worst(name, values, right)
-        yield _accuracy(f"{title}: {measure}", right[own], queries.together[own], level)
+    """The measures of `across`; the worst of V values has the level 1 - (1 - LEVEL) / V (Bonferroni)."""
+    for measure, right, at, values in across_values(name, table, bank, queries, [], k):
+        level = 1 - (1 - LEVEL) / values
+        yield _accuracy(measure, right[at, 0], queries.together[at], level)

@@ -10,7 +10,7 @@ from cl.commands.inputs.paths import File
 from cl.commands.outputs.tables import checked, target_of, through_link
 from cl.data.transform import Transform
 from cl.encoders import foreign, formats
-from cl.encoders.encoder import IMAGENET, check_channels, transform_in, with_size
+from cl.encoders.encoder import IMAGENET, with_transform
 from cl.networks.backbones import check_size
 
 
@@ -59,23 +59,21 @@ def export(
     else:
         path = through_link(path.expanduser())
         checked(path / formats.WEIGHTS, *weights)
-    loaded = foreign.load(fspath(encoder), prefix)
-    formats.check_network(loaded.network, format)
-    if loaded.deviation and format != "onnx":
+    found = foreign.load(fspath(encoder), prefix)
+    formats.check_network(found.network, format)
+    if found.deviation and format != "onnx":
         raise ValueError(
-            f"{encoder} is a {loaded.config.title} {loaded.deviation}, which {format} cannot express; "
+            f"{encoder} is a {found.config.title} {found.deviation}, which {format} cannot express; "
             "choose onnx"
         )
-    is_recorded = "transform" in loaded.metadata
-    transform = transform_in(loaded.metadata, fspath(encoder))
-    check_channels(transform, loaded.config, fspath(encoder))
-    transform = with_size(transform, resize, crop, is_recorded=is_recorded)
-    has_size = is_recorded or resize is not None
-    metadata = {"network": loaded.config.model_dump_json()}
+    loaded = with_transform(found, fspath(encoder))
+    loaded.set_size(resize, crop)
+    transform, has_size = loaded.transform, loaded.records_size
+    metadata = {"network": found.config.model_dump_json()}
     if has_size:
         metadata["transform"] = transform.model_dump_json()
-    exported = Exported(path, loaded.config.title, loaded.network.fc_features, _inputs(transform, has_size))
-    description = formats.describe(loaded.config, exported.width, transform) if format == TIMM else {}
+    exported = Exported(path, found.config.title, loaded.width, _inputs(transform, has_size))
+    description = formats.describe(found.config, exported.width, transform) if format == TIMM else {}
     if format in ("onnx", TIMM):  # the others take ResNets only, which take any size
         check_size(fspath(encoder), loaded.network, transform.crop, "--crop", transform.channels)
     if format == "torchvision" and not has_size and transform != IMAGENET:
@@ -86,10 +84,10 @@ def export(
     if format in FILES:
         formats.write(loaded.network, format, path, transform.crop, metadata)
         return exported
-    if not has_size and "normalisation" not in loaded.metadata:
+    if not has_size and "normalisation" not in found.metadata:
         for key in ("mean", "std"):  # timm's own defaults are the same
             del description["pretrained_cfg"][key]
-    formats.write_folder(loaded.network, path, description, loaded.metadata | metadata)
+    formats.write_folder(loaded.network, path, description, found.metadata | metadata)
     return exported
 
 

@@ -118,10 +118,11 @@ class Progress:
 
         return add
 
-    def say(self, text: str) -> None:
-        """Print one line."""
-        line = printable(f"{self.title}: {text}")
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+    def say(self, *texts: str) -> None:
+        """Print each as one line."""
+        for text in texts:
+            line = printable(f"{self.title}: {text}")
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -72,14 +72,7 @@ class Converted(NamedTuple):
 
 
 def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors in a file; its metadata, completed by timm's config.json beside it.
-
-    Args:
-        prefix: of the names of tensors that must not be left out.
-
-    Raises:
-        ValueError: the file is damaged, or holds objects that only its own program can read.
-    """
+    """The tensors in a file, with those below `prefix`; its metadata, with timm's config.json beside it."""
     with path.open("rb") as file:
         head = file.read(512)
     is_pickled = head.startswith((b"PK", b"\x80")) or path.suffix != ".safetensors"
@@ -142,8 +135,7 @@ def _read_pickled(path: Path, prefix: str) -> tuple[dict[str, Tensor], dict[str,
 def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:
     """The tensors in a checkpoint at any depth, by their path of keys; omits the keys of containers.
 
-    Args:
-        seen: ids of the dictionaries already visited; none is read twice.
+    No dictionary is read twice: `seen` has the ids of those that were.
     """
     if id(content) in seen:
         return {}

@@ -141,9 +141,6 @@ def config(metadata: dict[str, str], file: str) -> BackboneConfig | None:
     """The configuration in a file's metadata; None if there is none, and for a ResNet without streams.
 
     Our exports record it as `network`, and finished runs among their `parameters`.
-
-    Raises:
-        ValueError: cl has not written these metadata.
     """
     recorded = {
         key: json_object(metadata[key], f"{file} has metadata {key}") for key in RECORDS if key in metadata

@@ -35,9 +35,6 @@ def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
 
     Args:
         metadata: `heads` and `pool`, if known; the tensors do not show them.
-
-    Raises:
-        ValueError: the architecture or a tensor is unknown.
     """
     named = _rename(below(tensors, prefix))
     if other := _difference(named):

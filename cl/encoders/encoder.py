@@ -81,9 +81,17 @@ class Encoder(nn.Module):
         return self.network(images.contiguous(memory_format=torch.channels_last))
 
     def set_size(self, resize: int | None, crop: int | None) -> None:
-        """Transform images to this size, if one is given, as if the file recorded it; see `with_size`."""
-        self.transform = with_size(self.transform, resize, crop, is_recorded=self.records_size)
-        self.records_size = self.records_size or resize is not None
+        """Transform images to this size, if one is given; raises ValueError if the file records another."""
+        if (resize is None) != (crop is None):
+            raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
+        if not (resize and crop):
+            return
+        check_crop(resize, crop)
+        if self.records_size:
+            recorded = f"resize={self.transform.resize} and crop={self.transform.crop}"
+            raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
+        self.transform = self.transform.model_copy(update={"resize": resize, "crop": crop})
+        self.records_size = True
 
     @torch.no_grad()
     def embed(self, images: Image | Iterable[Image] | Tensor, batch_size: int = 64) -> Tensor:
@@ -146,8 +154,15 @@ class Encoder(nn.Module):
 
     def _image_like(self, image: Image) -> ImageLike:
         """An image as the transform takes it; arrays of RGB become pictures."""
-        bands = getattr(self.transform, "bands", None)
-        return image if bands and isinstance(image, np.ndarray) else _image_like(image)
+        has_bands = getattr(self.transform, "bands", None) and isinstance(image, np.ndarray)
+        if has_bands or isinstance(image, FILES_AND_PICTURES):
+            return image
+        if not isinstance(image, np.ndarray):
+            raise ValueError(f"found a {type(image).__name__} among the images, expected {ALLOWED}")
+        is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))
+        if image.dtype != np.uint8 or not image.size or not is_image:
+            raise ValueError(f"found an array of {image.dtype} and shape {image.shape}, expected {ALLOWED}")
+        return Picture.fromarray(image)
 
     def match_weights(self, images: Tensor) -> Tensor:
         """Images on the device and in the precision of the weights, channels-last."""
@@ -185,27 +200,23 @@ def _batches(
     return iter(lambda: list(islice(remaining, size)), [])
 
 
-def _image_like(image: Image) -> ImageLike:
-    """A path or a picture; arrays of pixels become pictures."""
-    if isinstance(image, FILES_AND_PICTURES):
-        return image
-    if not isinstance(image, np.ndarray):
-        raise ValueError(f"found a {type(image).__name__} among the images, expected {ALLOWED}")
-    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))
-    if image.dtype != np.uint8 or not image.size or not is_image:
-        raise ValueError(f"found an array of {image.dtype} and shape {image.shape}, expected {ALLOWED}")
-    return Picture.fromarray(image)
-
-
 def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
-    found = foreign.load(file, prefix)
+    return channels_last(with_transform(foreign.load(file, prefix), file))
+
+
+def with_transform(found: foreign.ForeignEncoder, file: str) -> Encoder:
+    """The encoder with its transform; raises ValueError if the file does not say what its channels are."""
     transform, records_size = transform_in(found.metadata, file), "transform" in found.metadata
-    check_channels(transform, found.config, file)
+    if (channels := found.config.channels) != transform.channels:
+        raise ValueError(
+            f"{file} holds an encoder for {channels} channels and does not record what they are; use it as "
+            "init of a run with dataset.channels"
+        )
     config = None if found.deviation else found.config
     encoder = Encoder(found.network, transform, found.architecture, records_size=records_size, config=config)
     encoder.licence = licence(found.metadata)
-    return channels_last(encoder)
+    return encoder
 
 
 def opened(encoder: "str | os.PathLike[str] | Encoder", prefix: str | None = None) -> Encoder:
@@ -231,41 +242,8 @@ def save(encoder: Encoder, path: Path) -> None:
     save_tensors(encoder.network.state_dict(), path, metadata)
 
 
-def with_size(transform: Transform, resize: int | None, crop: int | None, *, is_recorded: bool) -> Transform:
-    """The transform, with the given size of images if one is given.
-
-    Args:
-        is_recorded: whether the encoder's file records its size.
-
-    Raises:
-        ValueError: the crop is larger than the image, one of both is missing, or the size is recorded.
-    """
-    if (resize is None) != (crop is None):
-        raise ValueError(f"found --resize {resize} with --crop {crop}; give both or neither")
-    if not (resize and crop):
-        return transform
-    check_crop(resize, crop)
-    if is_recorded:
-        recorded = f"resize={transform.resize} and crop={transform.crop}"
-        raise ValueError(f"the encoder's file records {recorded}; leave out --resize and --crop")
-    return transform.model_copy(update={"resize": resize, "crop": crop})
-
-
-def check_channels(transform: Transform, config: BackboneConfig, file: str) -> None:
-    """Raises ValueError if a file does not say what the channels of its encoder are."""
-    if config.channels != transform.channels:
-        raise ValueError(
-            f"{file} holds an encoder for {config.channels} channels and does not record what they are; "
-            "use it as init of a run with dataset.channels"
-        )
-
-
 def transform_in(metadata: dict[str, str], file: str) -> Transform:
-    """The transform recorded with weights, or else ImageNet's with the normalisation of timm's description.
-
-    Raises:
-        ValueError: the recorded values are invalid.
-    """
+    """The transform recorded with weights; else ImageNet's, with the normalisation of timm's description."""
     recorded = metadata.get("transform")
     described = IMAGENET.model_dump() | json.loads(metadata.get("normalisation", "{}"))
     try:

@@ -142,9 +142,6 @@ def _bodies(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> di
     """The tensors of each network that may have this configuration, without heads, by their prefix.
 
     Most names of the network's tensors must occur; blocks may repeat the first name.
-
-    Raises:
-        ValueError: timm does not know the network, or cannot build it from these settings.
     """
     try:
         with torch.device("meta"):
@@ -163,12 +160,7 @@ def _bodies(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> di
 
 
 def _filled(config: BackboneConfig, tensors: dict[str, Tensor], file: str) -> Backbone:
-    """The network with all of an encoder's tensors.
-
-    Raises:
-        ValueError: names or shapes differ, so this is another network; or values are not finite, or
-            impossible.
-    """
+    """The network with all of an encoder's tensors."""
     network = backbones.build_to_fill(config)
     expected = network.state_dict()
     for name in tensors:

@@ -25,34 +25,37 @@ WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"  # names of timm
 def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[str, str]) -> None:
     """Write the network, without a classifier, to a file.
 
-    torchvision: safetensors.
+    torchvision: safetensors, with the metadata.
     detectron2: a pickled dictionary for a ResNet's MODEL.WEIGHTS. Set INPUT.FORMAT to RGB,
         RESNETS.STRIDE_IN_1X1 to False, and PIXEL_MEAN and PIXEL_STD to the RGB values times 255.
     onnx: maps images (N, C, size, size) to features (N, D), for any N; bands are standardised before.
-
-    Args:
-        metadata: stored in safetensors files only.
-
-    Raises:
-        ValueError: the format does not support this network, or its package is not installed.
     """
-    check_network(network, format)
     with finished(path) as partial:
         match format:
             case "torchvision":
                 save_tensors(network.state_dict(), partial, metadata)
             case "detectron2":
-                _write_detectron2(network, partial)
+                tensors = {x: tensor.numpy() for x, tensor in in_detectron2(network.state_dict()).items()}
+                content = {"model": tensors, "__author__": "cl", "matching_heuristics": True}
+                partial.write_bytes(pickle.dumps(content))
             case "onnx":
                 _write_onnx(network, partial, size)
 
 
 def check_network(network: Backbone, format: str) -> None:
-    """Raises ValueError if the format does not support this kind of network."""
-    if format in ("torchvision", "detectron2") and not isinstance(network, ResNet):
+    """Raises ValueError if the format does not support this network."""
+    if format not in ("torchvision", "detectron2"):
+        return
+    if not isinstance(network, ResNet):
         raise ValueError(f"{format} supports only kind=resnet without streams; choose onnx")
+    network = cast(Network, network)
     if format == "detectron2" and network.image_channels != RGB:
         raise ValueError(f"detectron2 reads RGB, not {network.image_channels} bands; choose onnx")
+    is_small = network.width != 1 or network.conv1.kernel_size != (7, 7) or len(network.layer1) < 2
+    if format == "detectron2" and is_small:
+        raise ValueError(
+            "detectron2's ResNet needs a 7x7 stem, 64 channels and 2 blocks per stage; choose onnx"
+        )
 
 
 def write_folder(
@@ -62,12 +65,6 @@ def write_folder(
 
     After a kill, the same call completes it. The description is written last, so it never belongs to other
     weights.
-
-    Args:
-        description: the result of `describe`.
-
-    Raises:
-        ValueError: the folder contains other files.
     """
     found = [*folder.glob("*")]
     if others := [path.name for path in found if not path.name.startswith((WEIGHTS, DESCRIPTION))]:
@@ -82,14 +79,7 @@ def write_folder(
 
 
 def describe(config: BackboneConfig, features: int, transform: Transform) -> dict[str, Any]:
-    """The content of timm's config.json, from which timm builds the network and its transform.
-
-    Args:
-        features: number of features per image.
-
-    Raises:
-        ValueError: timm lacks this network.
-    """
+    """The content of timm's config.json, from which timm builds the network and its transform."""
     name, arguments = config.in_timm()
     channels = transform.channels  # bands are standardised before
     mean, std = ([0.0] * channels, [1.0] * channels) if transform.bands else (transform.mean, transform.std)
@@ -116,17 +106,6 @@ def crop_share(crop: int, resize: int) -> float:
     while math.floor(crop / share) < resize:
         share = math.nextafter(share, 0)
     return share
-
-
-def _write_detectron2(network: Backbone, path: Path) -> None:
-    network = cast(Network, network)
-    if network.width != 1 or network.conv1.kernel_size != (7, 7) or len(network.layer1) < 2:
-        raise ValueError(
-            "detectron2's ResNet needs a 7x7 stem, 64 channels and 2 blocks per stage; choose onnx"
-        )
-    tensors = {name: value.numpy() for name, value in in_detectron2(network.state_dict()).items()}
-    with path.open("wb") as file:
-        pickle.dump({"model": tensors, "__author__": "cl", "matching_heuristics": True}, file)
 
 
 def _write_onnx(network: Backbone, path: Path, size: int) -> None:

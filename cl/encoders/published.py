@@ -24,11 +24,7 @@ def check_file(name: str) -> None:
 
 
 def fetch(name: str) -> tuple[Path, dict[str, str]]:
-    """The file with these weights, or of this name, and what is known of it, such as license and network.
-
-    Raises:
-        ValueError: the weights do not exist or cannot be downloaded.
-    """
+    """The file with these weights, or of this name, and what is known of it, such as license and network."""
     if name.startswith("timm:"):
         return _timm(name)
     return _torchvision(name) if name.startswith("torchvision:") else located(name), {}
@@ -58,11 +54,7 @@ def downloaded() -> list[str]:
 
 
 def located(name: str) -> Path:
-    """The file of this name, or model.safetensors in a folder of this name, as timm and Hugging Face save it.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The file of this name, or model.safetensors in a folder of this name, as timm saves it."""
     for path in (Path(name), Path(name) / "model.safetensors"):
         if path.is_file():
             return path

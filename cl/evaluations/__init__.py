@@ -57,11 +57,12 @@ class EvaluationConfig(MeasurementConfig):
     """Parameters common to evaluations."""
 
     needs_labels: ClassVar[bool] = True
+    name: ClassVar[str] = ""  # in words
 
     @property
     def title(self) -> str:
-        """What it is called in reports, in words."""
-        return self.kind.replace("_", " ").capitalize()
+        """What it is called in reports."""
+        return self.name or self.kind.replace("_", " ").capitalize()
 
     def check_backbone(self, network: nn.Module) -> None:
         """Raises ValueError if the backbone, on any device, lacks the layers that the evaluation reads."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -26,6 +26,7 @@ class Config(EvaluationConfig):
     half: store the bank in float16.
     """
 
+    name: ClassVar = "Nearest neighbours"
     kind: Literal["knn"]
     k: int = Field(gt=0)
     temperature: float = Field(gt=0)
@@ -40,10 +41,6 @@ class Config(EvaluationConfig):
         most = max(1, len(train.labelled[: self.bank]))
         fewer = {"k": min(self.k, most), "grid_k": [k for k in self.grid_k if k <= most]}
         return self.model_copy(update=fewer)
-
-    @property
-    def title(self) -> str:
-        return "Nearest neighbours"
 
     def numbers(self) -> dict[str, MetricInfo]:
         voted = f"images whose {self.k} nearest training images vote for their class"

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -47,6 +47,7 @@ class Config(EvaluationConfig):
     seeds: train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
+    name: ClassVar = "Linear classifier"
     kind: Literal["linear"]
     features: Literal["augmented", "cached"]
     blocks: int | None = Field(None, gt=0)
@@ -82,10 +83,6 @@ class Config(EvaluationConfig):
 
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
-
-    @property
-    def title(self) -> str:
-        return "Linear classifier"
 
     def for_few_images(self, train: Reader, val: Reader) -> Self:
         size = reduced(self.optim.batch_size, len(train.labelled))

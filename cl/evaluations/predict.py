@@ -12,8 +12,8 @@ from cl.evaluations import EvaluationConfig, EvaluationContext
 from cl.evaluations._shared.shares import share
 from cl.features.extraction import extract_all
 from cl.features.scores import correct_in_parts, nearest_agrees
-from cl.runtime.metric_info import BACKBONE, MetricInfo
-from cl.statistics import separated
+from cl.runtime.metric_info import BACKBONE, MetricInfo, Share
+from cl.statistics import inflation, separated
 
 FOLDS = 5
 OF_OTHERS = "images whose value is found from those of other groups"
@@ -31,13 +31,10 @@ class Config(EvaluationConfig):
 
     needs_labels: ClassVar = False
     needs_values: ClassVar = True
+    name: ClassVar = "Columns"
     kind: Literal["predict"]
     images: int = Field(gt=1)
     k: int = Field(gt=0)
-
-    @property
-    def title(self) -> str:
-        return "Columns"
 
     def numbers(self) -> dict[str, MetricInfo]:
         return NUMBERS
@@ -62,13 +59,14 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
 
 def _within(x: np.ndarray, values: np.ndarray, val: Reader, at: np.ndarray, k: int) -> dict[str, float]:
     """By cross-validation, with images of a group in one fold; `at`: the images' positions."""
-    if len(np.unique(values)) < 2:
-        return {}
     groups = np.unique(separated(val.groups, len(val))[at], return_inverse=True)[1]
+    if min(len(np.unique(values)), len(np.unique(groups))) < 2:
+        return {}
     folds = np.random.default_rng(0).permutation(groups.max() + 1)[groups] % FOLDS
-    parts = [(folds != fold, folds == fold) for fold in range(FOLDS)]
-    right = correct_in_parts(x, values, x, values, [part for part in parts if part[1].any()], k=k)
-    knn, linear, _ = (share(torch.from_numpy(each > 0), val, at) for each in right.values())
+    parts = [(folds != fold, folds == fold) for fold in np.unique(folds)]
+    right = correct_in_parts(x, values, x, values, parts, k=k)
+    shares = (share(torch.from_numpy(each > 0), val, at) for each in right.values())
+    knn, linear, _ = (Share(each, each.images / inflation(len(parts))) for each in shares)
     chance = 100 * float(np.unique(values, return_counts=True)[1].max()) / len(at)
     return {"within_knn": knn, "within_linear": linear, "within_chance": chance}
 

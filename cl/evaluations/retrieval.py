@@ -22,13 +22,10 @@ class Config(EvaluationConfig):
     """`queries`: maximum number of images to look up, by one augmented view each."""
 
     needs_labels: ClassVar = False
+    name: ClassVar = "Image search"
     kind: Literal["retrieval"]
     queries: int = Field(gt=0)
     views: dict[str, SingleView] = Field(min_length=1, max_length=1, description="to find the image by")
-
-    @property
-    def title(self) -> str:
-        return "Image search"
 
     def numbers(self) -> dict[str, MetricInfo]:
         return {

@@ -32,9 +32,6 @@ def nearest(queries: Tensor, bank: Tensor, k: int) -> Iterator[tuple[slice, Tens
 
     Yields:
         A block of n queries, and the cosines and positions (n, k) of their nearest rows, nearest first.
-
-    Raises:
-        ValueError: the bank has fewer than k rows.
     """
     check_k(k, len(bank))
     dtype = torch.promote_types(torch.float32, torch.promote_types(queries.dtype, bank.dtype))

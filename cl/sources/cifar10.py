@@ -14,9 +14,5 @@ class Config(CifarSource):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """List the 50,000 training and 10,000 test images of 32x32 pixels.
-
-    Raises:
-        ValueError: the download fails, or a file differs from the official one.
-    """
+    """List the 50,000 training and 10,000 test images of 32x32 pixels."""
     return cifar_splits("CIFAR10", raw, config.first)

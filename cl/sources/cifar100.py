@@ -14,9 +14,5 @@ class Config(CifarSource):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """List the 50,000 training and 10,000 test images of 32x32 pixels in 100 classes.
-
-    Raises:
-        ValueError: the download fails, or a file differs from the official one.
-    """
+    """List the 50,000 training and 10,000 test images of 32x32 pixels in 100 classes."""
     return cifar_splits("CIFAR100", raw, config.first)

@@ -22,10 +22,5 @@ class Config(OwnImages):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """List the images below `raw/<name>`; the classes are the folders of `train`, sorted by name.
-
-    Raises:
-        ValueError: a folder is missing, a class has no images, the classes differ between splits, a name
-            is not valid UTF-8, or a folder below a class folder is a link.
-    """
+    """List the images below `raw/<name>`; the classes are the folders of `train`, sorted by name."""
     return class_folders(config.folder(raw), suffixes=config.suffixes)

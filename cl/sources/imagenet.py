@@ -21,12 +21,7 @@ class Config(ImageNetSource):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """List the images of every class; labels follow the sorted wnids, as is customary.
-
-    Raises:
-        ValueError: files are missing or damaged, a class has no images, the classes differ between splits,
-            or their number is wrong.
-    """
+    """List the images of every class; labels follow the sorted wnids, as is customary."""
     listed = list_images(raw / "imagenet")
     if (count := len(listed.classes)) != config.classes:
         raise ValueError(

@@ -16,11 +16,7 @@ class Config(ImageNetSource):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """List the images of the listed classes; labels follow the list.
-
-    Raises:
-        ValueError: the list is missing, empty or has duplicates, or a class is missing.
-    """
+    """List the images of the listed classes; labels follow the list."""
     path = Path(config.list)
     if not path.is_file():
         raise ValueError(f"no class list {path}; create it with one wnid per line")

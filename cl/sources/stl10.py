@@ -22,11 +22,7 @@ class Config(Source):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """List the 96x96 images: labelled and unlabelled ones for training, test images for validation.
-
-    Raises:
-        ValueError: the download fails, or a file differs from the official one.
-    """
+    """List the 96x96 images: labelled and unlabelled ones for training, test images for validation."""
     from torchvision.datasets import STL10  # late: torchvision takes seconds to import
 
     folder = ensure_unpacked(STL10, raw)

@@ -91,11 +91,7 @@ class Config(OwnImages):
         self.content(raw)
 
     def content(self, raw: Path) -> Table:
-        """The rows of the table.
-
-        Raises:
-            ValueError: it is missing or damaged, or lacks a column.
-        """
+        """The rows of the table."""
         if not (table := self.table_path(raw)).is_file():
             name = self.table or DEFAULT[0]
             remedy = "write one with the column path, or set CL_RAW to the parent of a relative dataset.name"
@@ -218,9 +214,6 @@ def _with_unlisted(
     """A row for every image in the folder, and the counts of other files than the table by reason.
 
     Names agree however their accents are encoded: a Mac decomposes them.
-
-    Raises:
-        ValueError: a row of the table names no image of the folder.
     """
     if left_out:
         reason, count = left_out.most_common(1)[0]

@@ -34,12 +34,7 @@ class Config(OwnImages):
 
 
 def splits(config: Config, raw: Path) -> Splits:
-    """List the images below `raw/<name>`; a hash of an image's path decides whether it is held out.
-
-    Raises:
-        ValueError: the folder is missing, a split would be empty, a name is not valid UTF-8, or a folder
-            below it is a link.
-    """
+    """List the images below `raw/<name>`; a hash of an image's path decides whether it is held out."""
     config.check_present(raw)
     root = config.folder(raw)
     keys, left_out = Keys(), Counter[str]()

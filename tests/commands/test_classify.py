@@ -136,6 +136,13 @@ def test_an_image_may_have_several_labels(folder) -> None:
     assert together > 1.5 * alone  # 20 groups say less than 60 images
 
 
+def test_a_name_with_a_semicolon_is_one_class(folder) -> None:
+    write_labels(folder / "names.csv", [(f"{n}.jpg", f"{BIRDS[n % 3]}; old") for n in range(60)])
+    found = classify("names.csv", features="features.parquet", separator="|")
+    for name in found.classes:
+        assert re.search(rf"{name} .*% +{found.predicted[60:].count(name)}$", repr(found), re.MULTILINE)
+
+
 def test_images_that_cannot_be_read_are_left_out(folder, capsys) -> None:
     save_encoder(folder / "encoder.safetensors")
     rows = [(f"{n}.jpg", BIRDS[n % 2]) for n in range(8)]
@@ -176,7 +183,7 @@ def test_the_size_of_images_is_that_of_the_classifier(folder, capsys) -> None:
     found, expected = (classify(classifier="c.safetensors", **of, **given) for given in ({}, size))
     np.testing.assert_array_equal(found.probabilities, expected.probabilities)
     capsys.readouterr()
-    with pytest.raises(ValueError, match='"resize":24.*"resize":32.*size'):
+    with pytest.raises(ValueError, match="resize 32, not 24.*size"):
         classify(classifier="c.safetensors", resize=32, crop=32, **of)
     assert "embed" not in capsys.readouterr().err
     cl.embed(**of, **size, to="features.npy")

@@ -51,6 +51,14 @@ def test_images_without_their_option_are_told_where_they_belong(words) -> None:
     assert "quote a name that has spaces" in CliRunner().invoke(main, ["advise", "my", "birds"]).output
 
 
+@pytest.mark.parametrize("columns", [["label"], ["label=cat", "label=dog"]])
+def test_a_column_has_one_name_and_none_is_dropped(columns) -> None:
+    words = [word for column in columns for word in ("--column", column)]
+    answer = CliRunner().invoke(main, ["classify", "--labels", "a.csv", "--images", "a.jpg", *words])
+    assert answer.exit_code == 2
+    assert f"found {' and '.join(columns)}, expected NAME=COLUMN" in answer.output
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -115,3 +115,5 @@ def test_bad_input_gets_one_sentence(planted, tmp_path) -> None:
     of = ["--encoder", planted.encoder, "--to", tmp_path / "nothing.csv"]
     assert_refused(tmp_path, "duplicates", {says: [*words, *of] for says, words in mistakes.items()})
     assert not list(tmp_path.glob("nothing*"))
+    with pytest.raises(ValueError, match="found 0 files of features; give one"):
+        cl.duplicates([])

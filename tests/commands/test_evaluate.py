@@ -116,7 +116,7 @@ def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp
             cl.evaluate(encoder, predict="site", **given)
     with pytest.raises(ValueError, match="--predict=sight, but .* choose"):
         cl.evaluate(encoder, predict="sight", **given)
-    with pytest.raises(ValueError, match="--across name columns? of the table"):
+    with pytest.raises(ValueError, match="--across site names a column of the table"):
         cl.evaluate(encoder, train=data / "train", across="site")
 
 
@@ -133,6 +133,10 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
     )
     assert cl.evaluate(train=[train], val=[val], **options) == expected
     assert "train.csv: columns file as path, class as label; ignored: Species" in capsys.readouterr().err
+    capsys.readouterr()
+    files = {split: sorted(data.glob(f"{split}/*/*/*.jpg")) for split in ("train", "val")}
+    assert cl.evaluate(**files, labels=table, **options) == expected
+    assert re.findall(r"embed: (\d+) images", capsys.readouterr().err) == ["24", "12"], "together"
     by_name = write_table(data / "train/labels.csv", data.glob("train/*/*/*.jpg"))
     with pytest.raises(ValueError, match="none of the 6 images in [^(]*robin has a label in .*labels.csv;"):
         cl.evaluate(train=data / "train", val=[data / "val/robin"], labels=by_name, **options)

@@ -1,6 +1,7 @@
 """Encoders of images of bands: from their file, their shards and other programs the same features."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from cl.images.composite import composite
 from cl.runtime.tensor_files import save_tensors
 from tests.support import backbones
 from tests.support.backbones import residual
+from tests.support.pictures import picture_file
+from tests.support.resnets import save_encoder
 from tests.support.stages import run_cl
 
 NETWORKS = {
@@ -93,6 +96,15 @@ def test_images_of_other_bands_or_depth_are_refused(file, tmp_path) -> None:
     for use in (cl.load, lambda path: cl.export("onnx", encoder=path, to=tmp_path / "out.onnx")):
         with pytest.raises(ValueError, match="an encoder for 5 channels and does not record what they are"):
             use(unknown)
+
+
+def test_two_encoders_must_read_the_same_images(file, files, tmp_path) -> None:
+    save_encoder(tmp_path / "rgb.safetensors")
+    for number, path in enumerate(files):
+        picture_file(tmp_path / "images" / path.parent.name / f"{number}.jpg", number)
+        shutil.copy(path, tmp_path / "images" / path.parent.name)
+    with pytest.raises(ValueError, match="one encoder cannot read .*, which the other reads"):
+        cl.compare(tmp_path / "rgb.safetensors", file, train=tmp_path / "images")
 
 
 def test_exports_take_standardised_bands(file, files, tmp_path) -> None:

@@ -29,6 +29,8 @@ def test_columns_are_found_from_other_groups_and_beside_chance(context: Evaluati
     assert found["positive_chance"] == pytest.approx(chance)
     assert found["within_chance"] == pytest.approx(100 * counts.max() / len(known))
     assert min(found["within_knn"], found["within_linear"]) > 2 * found["within_chance"]
+    images = len(known) / (1 + 5 / 4)  # five folds share training images
+    assert found["within_knn"].images == found["within_linear"].images == pytest.approx(images)
     val.groups = val.labels()
     assert predict.evaluate(CONFIG, context)["pixels"]["within_linear"] == 0, "no other group has the value"
     val.groups, val.values = None, {"within": np.random.default_rng(0).permutation(np.arange(len(val)) % 2)}

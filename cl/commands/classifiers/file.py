@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 from torch import Tensor
 
 from cl.commands.classifiers.heads import TEMPERATURES, Head
+from cl.commands.inputs.matching import difference
 from cl.encoders._descriptions import first_of
 from cl.encoders.encoder import transform_in
 from cl.images.folders import check_printable
@@ -58,13 +59,11 @@ class Classifier:
             raise ValueError(
                 f"{file} takes {expected} features per image, found {width}; give the encoder that trained it"
             )
-        for name in ("sha256", "transform"):
-            trained, given = self.encoder.get(name), encoder.get(name)
-            if trained and given and trained != given:
-                raise ValueError(
-                    f"{file} was trained with the {name} {trained}, but the features came from {given}; give "
-                    "the encoder and size that trained it, or train it again"
-                )
+        if different := difference(encoder, self.encoder):
+            raise ValueError(
+                f"the features came from {different} than trained {file}; give the encoder and size that "
+                "trained it, or train it again"
+            )
 
 
 def save(classifier: Classifier, path: Path) -> None:
@@ -82,11 +81,7 @@ def save(classifier: Classifier, path: Path) -> None:
 
 
 def load(path: Path) -> Classifier:
-    """Read a file that `save` has written.
-
-    Raises:
-        ValueError: it is missing, damaged, or not a classifier.
-    """
+    """Read a file that `save` has written; raises ValueError for any other."""
     if not path.is_file():
         raise ValueError(f"no file {path}; train a classifier with `cl classify --labels ... --save {path}`")
     try:
@@ -107,11 +102,7 @@ def load(path: Path) -> Classifier:
 
 
 def _array(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The values of a tensor of a head.
-
-    Raises:
-        ValueError: it has another type or shape, or values whose logits would overflow.
-    """
+    """The values of a tensor of a head; raises ValueError for others, or if their logits would overflow."""
     found = tensors[name]
     if found.dtype != torch.float32 or tuple(found.shape) != shape:
         raise ValueError(f"{name} are {found.dtype} {tuple(found.shape)}, expected torch.float32 {shape}")

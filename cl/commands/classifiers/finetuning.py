@@ -65,28 +65,26 @@ def finetuned_if_better(
         encoder: stays as it is.
         files, features, labels: of N images, each with a label.
         head: of the frozen encoder, trained on all images.
-
-    Raises:
-        ValueError: an image cannot be read, or the encoder has no `config`.
     """
     assert encoder.config
     targets, multilabel = labels.targets, labels.multilabel
     frozen = heads.train(
         features, targets, labels.classes, labels.groups, multilabel=multilabel, number=FOLDS
     )
-    folds = [held_out for _, held_out in frozen.folds]
     before, after = np.empty(targets.shape), np.empty(targets.shape)  # logits of held-out images
+    tuned_folds = []
     with machine.settings_restored():
         machine.find("fp32", deterministic=True)
         squares = middles(encoder, files)
-        parts = [np.setdiff1d(np.arange(len(targets)), held_out) for held_out in folds]
+        parts = [np.setdiff1d(np.arange(len(targets)), held_out) for _, held_out in frozen.folds]
         with shown.count(sum(map(passes, parts)), "images of fine-tuning") as report:
             for (start, held_out), seen in zip(frozen.folds, parts, strict=True):
                 tuned, fitted = finetune(encoder, start, squares[seen], targets[seen], report)
                 before[held_out] = start.logits(features[held_out])
                 after[held_out] = fitted.logits(tuned.embed([files[row] for row in held_out]).numpy())
-        calibrated = _calibrated(after, folds, labels)
-        comparison = _compared(labels, _calibrated(before, folds, labels), calibrated)
+                tuned_folds.append((fitted, held_out))
+        calibrated = _calibrated(after, tuned_folds, labels)
+        comparison = _compared(labels, _calibrated(before, tuned_folds, labels), calibrated)
         if not comparison.better:
             return comparison, None
         shown.say("fine-tuning on all labelled images")
@@ -95,13 +93,13 @@ def finetuned_if_better(
     temperature = heads.fit_temperature(after, targets, multilabel=multilabel)
     final = Head(fitted.weights, fitted.bias, temperature, multilabel)
     held_out_probabilities = heads.probabilities(calibrated, 1.0, multilabel=multilabel)
-    return comparison, (tuned, Trained(final, frozen.regularisation, held_out_probabilities, []))
+    return comparison, (tuned, Trained(final, frozen.regularisation, held_out_probabilities, tuned_folds))
 
 
-def _calibrated(logits: np.ndarray, folds: list[np.ndarray], labels: Targets) -> np.ndarray:
+def _calibrated(logits: np.ndarray, folds: list[tuple[Head, np.ndarray]], labels: Targets) -> np.ndarray:
     """Logits (N, C) of held-out images over the temperature of each fold, which is fitted on the others."""
     calibrated = np.empty(logits.shape)
-    for fold in folds:
+    for _, fold in folds:
         others = np.setdiff1d(np.arange(len(logits)), fold)
         temperature = heads.fit_temperature(
             logits[others], labels.targets[others], multilabel=labels.multilabel

@@ -70,14 +70,6 @@ class Trained:
     calibrated: np.ndarray
     folds: list[tuple[Head, np.ndarray]]
 
-    @property
-    def inflation(self) -> float:
-        """How much larger the variance of an accuracy is, as folds share training images.
-
-        1 + k / (k - 1) for k folds (Nadeau and Bengio 2003, Inference for the generalization error).
-        """
-        return 1 + len(self.folds) / (len(self.folds) - 1)
-
 
 def train(
     features: np.ndarray,
@@ -100,9 +92,6 @@ def train(
         groups: (N,) int64; images of a group are in the same fold; -1: no group.
         number: of folds; few images give fewer.
         report: called with the number of images that a fold has measured.
-
-    Raises:
-        ValueError: see `folds_of`.
     """
     folds, heads = folds_of(targets, classes, groups, number), []
     rows, to_features = _rotated(unit_rows(features.astype(np.float64)))
@@ -303,12 +292,11 @@ def largest_calibration_error(error: float, right: np.ndarray, independent: floa
 
 def average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Average precision (C,) of the images ranked by each class, in percent; equal scores share a rank."""
-    return np.array([_average_precision(*both) for both in zip(targets.T, scores.T, strict=True)])
-
-
-def _average_precision(truth: np.ndarray, scores: np.ndarray) -> float:
-    order = (-scores).argsort(kind="stable")
-    hits = truth[order].cumsum()
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of each run of equal scores
-    precision, recall = hits[last] / (last + 1), hits[last] / hits[-1]
-    return float(100 * (np.diff(recall, prepend=0) * precision).sum())
+    found = []
+    for truth, ranked in zip(targets.T, scores.T, strict=True):
+        order = (-ranked).argsort(kind="stable")
+        hits = truth[order].cumsum()
+        last = np.append(np.flatnonzero(np.diff(ranked[order])), len(order) - 1)  # of equal scores
+        precision, recall = hits[last] / (last + 1), hits[last] / hits[-1]
+        found.append(100 * (np.diff(recall, prepend=0) * precision).sum())
+    return np.array(found)

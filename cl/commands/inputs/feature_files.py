@@ -146,13 +146,9 @@ def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet
 
 
 def read(path: Path, *, patches: bool = False) -> Features:
-    """Read a file that `cl embed` has written; a .npy file stays on the disk and is mapped into memory.
+    """Read a file that `cl embed` has written, with `patches` also of patches; ValueError for any other.
 
-    Args:
-        patches: whether features of patches are read too.
-
-    Raises:
-        ValueError: the file is missing, damaged, or not a file of features and names.
+    A .npy file stays on the disk and is mapped into memory.
     """
     try:
         if path.suffix not in FORMATS:

@@ -1,6 +1,6 @@
 """Labelled images with their features, and their division into training and validation images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together, with_bursts
 from cl.commands.inputs.labels import Labels, classes, labels_in
-from cl.commands.inputs.listing import root_of
+from cl.commands.inputs.listing import root_of, with_one_root
 from cl.commands.inputs.paths import Inputs, existing
 from cl.console.wording import counted
 from cl.images.folders import classes_in
@@ -58,19 +58,19 @@ class LabelledImages:
 def read(
     train: Inputs,
     val: Inputs | None,
-    embedded: Callable[[Path], Features | None],
+    embedded: Callable[[list[Path]], Features | None],
     *,
     labels: Labels | None,
     holdout: float,
     ungrouped: bool,
-    say: Callable[[str], object],
+    say: Callable[..., object],
     by_encoder: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> tuple[LabelledImages, LabelledImages, int]:
     """The labelled training and validation images; how many of `val` were left out as copies of the former.
 
     Args:
         train, val: files, folders, lists and tables; without `val`, some training images are held out.
-        embedded: gives the features of one of these.
+        embedded: gives the features of some of these.
         holdout: their share.
         labels: a table of labels; by default they are in the given tables, or are names of folders.
         ungrouped: do not look for bursts.
@@ -87,14 +87,10 @@ def read(
         if images is not None and not labels:
             _check_classes(images)
     sides = [_labelled(images, labels, embedded, say) for images in (train, val) if images is not None]
-    together, remarks = _together(sides, by_encoder, ungrouped=ungrouped)
-    parts = np.split(together, np.cumsum([len(side) for side in sides])[:-1])
-    sides = [replace(side, together=part) for side, part in zip(sides, parts, strict=True)]
-    for remark in remarks:
-        say(remark)
+    sides, remarks = _together(sides, by_encoder, ungrouped=ungrouped)
+    say(*remarks)
     bank, queries = sides if len(sides) > 1 else _split(sides[0], holdout)
-    for remark in labels.remarks() if labels else []:
-        say(remark)
+    say(*(labels.remarks() if labels else []))
     if len({*bank.labels}) == 1:
         raise ValueError(
             f"all training images are of the class {str(bank.labels[0])!r}, expected at least two classes; "
@@ -102,23 +98,27 @@ def read(
         )
     copy, original = copies(np.concatenate([bank.digests, queries.digests])).T
     of_training = copy[original < len(bank)] - len(bank)  # negative: a copy within training
-    new = ~np.isin(np.arange(len(queries)), of_training)
-    if not new.any():
+    new = queries.at(~np.isin(np.arange(len(queries)), of_training))
+    if not len(new):
         raise ValueError(
             f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
         )
-    queries, known = queries.at(new), {*bank.labels.tolist()}
+    say(*_remarks(bank, new))
+    return bank, new, len(queries) - len(new)
+
+
+def _remarks(bank: LabelledImages, queries: LabelledImages) -> Iterator[str]:
+    """What makes the results of these validation images too good, or some of them impossible."""
     if shared := int(np.isin(queries.together, bank.together).sum()):
-        say(
+        yield (
             f"warning: validation images in a burst or group with training images: {shared}; results will be "
             "too good; hold out whole ones"
         )
-    for remark in similar(sorted(known.union(queries.labels.tolist()))):
-        say(remark)
+    known = {*bank.labels.tolist()}
+    yield from similar(sorted(known.union(queries.labels.tolist())))
     if unknown := [label for label in queries.labels.tolist() if label not in known]:
         images_of = counted(len(unknown), "validation images")
-        say(f"{images_of} of classes without a training image, such as {unknown[0]}, count as errors")
-    return bank, queries, int((~new).sum())
+        yield f"{images_of} of classes without a training image, such as {unknown[0]}, count as errors"
 
 
 def _check_classes(images: Inputs) -> None:
@@ -136,22 +136,21 @@ def _check_classes(images: Inputs) -> None:
 def _labelled(
     images: Inputs,
     table: Labels | None,
-    embedded: Callable[[Path], Features | None],
-    say: Callable[[str], object],
+    embedded: Callable[[list[Path]], Features | None],
+    say: Callable[..., object],
 ) -> LabelledImages:
     """The images of inputs that have a label; at least one."""
     inputs = existing(images)
     names, files, features, known = [], [], [], []
-    for given in inputs:
-        part, root = embedded(given), root_of([given])
+    for given in with_one_root(inputs):
+        part, root = embedded(given), root_of(given)
         assert part is not None
         names += part.names
         files += [root / name for name in part.names]
         features.append(part.features)
-        own = table or labels_in(given)
-        known += classes(given, part.names, own)
-        for remark in own.ignored() if own and not table else []:
-            say(remark)
+        own = table or labels_in(given[0])
+        known += classes(given[0], part.names, own)
+        say(*(own.ignored() if own and not table else []))
     labels, groups = np.array(known, str).reshape(-1, 2).T
     labelled = labels != ""
     if not labelled.any():
@@ -174,18 +173,19 @@ def _together(
     by_encoder: Callable[[np.ndarray], Sequence[np.ndarray]],
     *,
     ungrouped: bool,
-) -> tuple[np.ndarray, list[str]]:
-    """Equal numbers for images of all sides that belong together; remarks. Given groups replace bursts."""
+) -> tuple[list[LabelledImages], list[str]]:
+    """The sides, with equal numbers for images that belong together; remarks. Given groups replace bursts."""
     groups, of_files, labels, rows = (
         np.concatenate([getattr(side, name) for side in sides])
         for name in ("groups", "digests", "labels", "features")
     )
     together, remarks = held_together(groups.tolist(), of_files)
-    if ungrouped or any(groups):
-        return together, remarks
-    files = [file for side in sides for file in side.files]
-    together, bursts = with_bursts(together, by_encoder(rows), files, labels)
-    return together, remarks + bursts
+    if not (ungrouped or any(groups)):
+        files = [file for side in sides for file in side.files]
+        together, bursts = with_bursts(together, by_encoder(rows), files, labels)
+        remarks += bursts
+    parts = np.split(together, np.cumsum([len(side) for side in sides])[:-1])
+    return [replace(side, together=part) for side, part in zip(sides, parts, strict=True)], remarks
 
 
 def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, LabelledImages]:

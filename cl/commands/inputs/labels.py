@@ -73,11 +73,7 @@ class Labels:
             labels += [label for label in dict.fromkeys(new) if label and label not in labels]
 
     def of(self, names: Sequence[str], root: Path) -> list[LabelsAndGroup]:
-        """The labels and the group ("" for none) of the images `root / name`.
-
-        Raises:
-            ValueError: a row has the name of two images.
-        """
+        """The labels and the group ("" for none) of the images `root / name`."""
         rows = []
         for name in names:
             key = self._row_of(name, root / name)
@@ -91,13 +87,9 @@ class Labels:
 
     def options(self) -> list[str]:
         """The options of a command that reads this table."""
-        named = [word for name, column in self._columns.items() for word in ("--column", f"{name}={column}")]
-        return [
-            "--labels",
-            str(self.file),
-            *named,
-            *(["--separator", self._separator] if self._separator else []),
-        ]
+        named = [("--column", f"{name}={column}") for name, column in self._columns.items()]
+        separator = [("--separator", self._separator)] if self._separator else []
+        return [word for pair in [("--labels", str(self.file)), *named, *separator] for word in pair]
 
     def cells(self, option: str, names: Sequence[str], files: Sequence[Path]) -> np.ndarray:
         """(N,): what the column of this option says about each image, "" for nothing."""
@@ -154,15 +146,11 @@ def opened_table(
     separator: str | None,
     others: Mapping[str, str] | None = None,
 ) -> Labels | None:
-    """The table, if there is one.
-
-    Raises:
-        ValueError: `Labels` refuses it, or only other options are given.
-    """
+    """The table, if there is one."""
     if file is None and (columns or separator):
         raise ValueError("--column and --separator describe the table of --labels; give it too")
-    if file is None and others:
-        raise ValueError(f"{' and '.join(others)} name columns of the table of --labels; give it too")
+    for option, name in (others or {}).items() if file is None else ():
+        raise ValueError(f"{option} {name} names a column of the table of --labels; give it too")
     return None if file is None else Labels(Path(file).expanduser(), columns, separator, others)
 
 
@@ -202,9 +190,6 @@ def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[
         given: a folder, list, table or file, and `names` the names of its images from `root_of([given])`.
         labels: a table of labels. By default, in a folder, the first folder of a name; else the folder that
             contains the image.
-
-    Raises:
-        ValueError: the table gives an image several labels.
     """
     root = root_of([given])
     if labels:
@@ -261,14 +246,7 @@ class Targets:
 
 
 def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
-    """The labels that a table gives to images.
-
-    Args:
-        names: N paths from `root`.
-
-    Raises:
-        ValueError: it has no label of these images.
-    """
+    """The labels that a table gives to images with these N paths from `root`."""
     rows = labels.of(names, root)
     classes = sorted({label for own, _ in rows for label in own})
     if not classes:

@@ -8,6 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -98,8 +99,14 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_index(path: Path) -> bool:
-    """Whether it is a list or a table of images."""
     return path.suffix.lower() in (LIST, *TABLES)
+
+
+def with_one_root(inputs: Sequence[Path]) -> Iterator[list[Path]]:
+    """Inputs whose images' names start from one folder: each folder, list or table, and images in a row."""
+    for is_image, some in groupby(inputs, lambda path: not (path.is_dir() or _is_index(path))):
+        given = [*some]
+        yield from [given] if is_image else [[path] for path in given]
 
 
 def _paths(index: Path) -> Iterator[str]:
@@ -142,14 +149,7 @@ class ImageNames:
             return file.read(int(offsets[-1] - offsets[0])).decode().split("\n")[:-1]
 
     def write(self) -> tuple[str, Counter[str]]:
-        """List the images.
-
-        Returns:
-            A hash of names, sizes and modification times, and the number of other files by reason.
-
-        Raises:
-            ValueError: see `images_in`.
-        """
+        """List the images; a hash of names, sizes and times of change, and the other files by reason."""
         sha, left_out, end = hashlib.sha256(), Counter[str](), 0
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._names.open("wb") as names, self._offsets.open("wb") as offsets:

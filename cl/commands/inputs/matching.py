@@ -1,7 +1,7 @@
 """Features and the encoder that gave them: only features of one encoder are compared."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import fspath
 from pathlib import Path
 
@@ -90,34 +90,38 @@ def encoder_of(
             encoder record the size of images.
     """
     encoder, prefix = recorded(features.notes, encoder, prefix)
-    name, width = "the encoder", features.features.shape[1]
-    if not isinstance(encoder, Encoder):
-        name = fspath(encoder)
-    given = opened(encoder, prefix)
-    notes, advice = features.notes, "name the right one with --encoder, or embed the images again"
+    given, notes, width = opened(encoder, prefix), features.notes, features.features.shape[1]
+    name = "the encoder" if isinstance(encoder, Encoder) else fspath(encoder)
+    advice = "name the right one with --encoder, or embed the images again"
     if given.width != width:
         raise ValueError(f"{path} has {width} features per image, but {name} gives {given.width}; {advice}")
     if "sha256" not in notes:
         say(f"{path} does not record its encoder, so only the number of features per image is compared")
-    elif notes["sha256"] != (sha256 := given.sha256):
-        hashes = f"(sha256 {notes['sha256'][:12]}), not from {name} (sha256 {sha256[:12]})"
-        raise ValueError(f"{path} came from another encoder {hashes}; {advice}")
-    if "transform" in notes:
-        transform = transform_of(features)
-        if not given.records_size and given is not encoder:
-            given.transform = transform
-        elif transform != given.transform:
-            first, other = transform.model_dump(), given.transform.model_dump()
-            differences = ", ".join(f"{x}: {first[x]} and {other[x]}" for x in first if first[x] != other[x])
-            raise ValueError(
-                f"{path} came from images with another transform than that of {name} ({differences}); "
-                f"{advice}"
-            )
-    elif not given.records_size:
+    if not given.records_size and "transform" not in notes:
         raise ValueError(
             f"neither {path} nor {name} records the size of images; embed them again to .parquet"
         )
+    if not given.records_size and given is not encoder:
+        given.transform = transform_of(features)
+    if different := difference(notes, notes_of(given)):
+        raise ValueError(f"{path} came from {different} than {name}; {advice}")
     return given
+
+
+def notes_of(encoder: Encoder) -> dict[str, str]:
+    """What identifies the encoder and the transform of features."""
+    return {"sha256": encoder.sha256, "transform": encoder.transform.model_dump_json()}
+
+
+def difference(first: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """How the notes of some features differ from others, in words; "" if they agree in what both record."""
+    if "sha256" in first and first["sha256"] != other.get("sha256", first["sha256"]):
+        return f"another encoder (sha256 {first['sha256'][:12]}, not {other['sha256'][:12]})"
+    if not {"transform"} <= first.keys() & other.keys():
+        return ""
+    one, two = (Transform.model_validate_json(each["transform"]).model_dump() for each in (first, other))
+    settings = ", ".join(f"{x} {one[x]}, not {two[x]}" for x in one if one[x] != two.get(x))
+    return settings and f"another transform ({settings})"
 
 
 def transform_of(features: Features) -> Transform:
@@ -133,18 +137,12 @@ def check_same_encoder(
 
     Of two files, one without notes shows only its width, which `say` is told.
     """
-    pairs = [(first.features.shape[1], second.features.shape[1])]
-    pairs += [
-        (first.notes[x], second.notes[x])
-        for x in ("sha256", "transform")
-        if x in first.notes and x in second.notes
-    ]
-    for one, other in pairs:
-        if one != other:
-            raise ValueError(
-                f"{paths[0]} and {paths[1]} came from different encoders or transforms ({one} and {other}); "
-                "embed the images of both with one encoder"
-            )
+    one, two = first.features.shape[1], second.features.shape[1]
+    widths = "" if one == two else f"another encoder ({one} features per image, not {two})"
+    if different := widths or difference(first.notes, second.notes):
+        raise ValueError(
+            f"{paths[0]} came from {different} than {paths[1]}; embed the images of both with one encoder"
+        )
     if paths[0] != paths[1] and not ("sha256" in first.notes and "sha256" in second.notes):
         say(f"{paths[0]} and {paths[1]} do not both record their encoder; make sure that it is the same")
 

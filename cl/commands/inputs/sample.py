@@ -48,13 +48,9 @@ class Sample:
 
 
 def read(folder: Path, table: Labels | None) -> Sample:
-    """At most MOST images, chosen at random.
+    """At most MOST images, chosen at random; without a table of labels, folders are classes.
 
-    Args:
-        table: of labels; without it, folders are classes, below train/ and val/ if the folder has both.
-
-    Raises:
-        ValueError: it is not a folder, fewer than LEAST images can be read, or the table labels none.
+    Classes are below train/ and val/ if the folder has both.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give the folder that your images are in")

@@ -1,5 +1,8 @@
 """How well features predict a column of the labels' table, and find classes across its values."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
 from cl.commands.inputs.labelled import LabelledImages
@@ -21,14 +24,28 @@ def cells(
     return known, values
 
 
-def across(
-    name: str, bank: LabelledImages, queries: LabelledImages, known: np.ndarray, values: np.ndarray, k: int
-) -> dict[str, np.ndarray]:
-    """(M,) of 0 or 1: whose class kNN and logistic regression find from images of other values of a column.
+class Across(NamedTuple):
+    """How often a measure finds the class of images, from training images of other values of a column.
 
-    Args:
-        known, values: `cells`.
+    right: (M, E) of 0 or 1, of M validation images by E encoders.
+    at: (M,), which of them count: all, or those of the worst value.
+    chosen_of: the number of values of which the worst was chosen, else 1.
     """
+
+    measure: str
+    right: np.ndarray
+    at: np.ndarray
+    chosen_of: int
+
+
+def across(
+    name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, ends: list[int], k: int
+) -> Iterator[Across]:
+    """KNN and logistic regression across the values of a column; of all images, and of the worst value.
+
+    The worst value has the lowest mean over its images and the encoders, whose features end at `ends`.
+    """
+    known, values = cells(table, "--across", name, bank, queries)
     parts = [(known != value, values == value) for value in np.unique(values)]
     for train, val in parts:
         if len({*bank.labels[train]}) < 2:
@@ -36,11 +53,11 @@ def across(
                 f"--across {name}: without {values[val][0] or 'empty cells'}, the training images have fewer "
                 "than two classes; choose another column"
             )
-    right = correct_in_parts(bank.features, bank.labels, queries.features, queries.labels, parts, k=k)
-    return {measure: right[measure] for measure in ("kNN", "logistic regression")}
-
-
-def worst(name: str, values: np.ndarray, right: np.ndarray) -> tuple[str, np.ndarray]:
-    """The value of the column with the lowest mean of `right` (M,), in words, and which images have it."""
-    lowest = min(np.unique(values), key=lambda value: right[values == value].mean())
-    return f"worst {name} ({lowest or 'none'})", values == lowest
+    sides = zip(*(np.split(images.features, ends, axis=1) for images in (bank, queries)), strict=True)
+    found = [correct_in_parts(x, bank.labels, y, queries.labels, parts, k=k) for x, y in sides]
+    for measure in ("kNN", "logistic regression"):
+        right = np.stack([each[measure] for each in found], 1)
+        yield Across(f"across {name}: {measure}", right, np.ones(len(right), bool), 1)
+        _, of_worst = min(parts, key=lambda part: right[part[1]].mean())
+        title = f"worst {name} ({values[of_worst][0] or 'none'}): {measure}"
+        yield Across(title, right, of_worst, len(parts))

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cl.commands.inputs import feature_files
 from cl.commands.inputs.listing import ImageNames, root_of, suffixes_for
+from cl.commands.inputs.matching import notes_of
 from cl.data import ring
 from cl.encoders.encoder import Encoder, not_finite
 from cl.features.extraction import FEW
@@ -105,22 +106,11 @@ class EmbeddingJob:
     @cached_property
     def notes(self) -> dict[str, str]:
         """The encoder's hash, its transform, the shape of features, and the folder that names start from."""
-        return {
-            "sha256": self.encoder.sha256,
-            "transform": self.encoder.transform.model_dump_json(),
-            "shape": json.dumps(self.shape),
-            "folder": str(root_of(self.inputs).absolute()),
-        }
+        place = {"shape": json.dumps(self.shape), "folder": str(root_of(self.inputs).absolute())}
+        return notes_of(self.encoder) | place
 
     def begin(self) -> Counter[str]:
-        """List the images, and remove parts of another listing or encoder; call it in one process only.
-
-        Returns:
-            The number of other files by reason.
-
-        Raises:
-            ValueError: there are no images, or `ImageNames.write` refuses one.
-        """
+        """List the images, in one process only; remove other parts; the number of other files by reason."""
         listing = ImageNames(self.inputs, self.partial / "listing", suffixes_for(self.encoder.transform))
         try:
             listed, left_out = listing.write()
@@ -150,14 +140,7 @@ class EmbeddingJob:
 
 
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
-    """Write the unfinished parts of this process: rank r takes parts r, r + W, ...
-
-    Args:
-        report: called with the number of images just done; `kept=True` for work done by an earlier run.
-
-    Raises:
-        ValueError: the features of an image are not finite.
-    """
+    """Write the unfinished parts of this process, and `report` images: rank r takes parts r, r + W, ..."""
     unfinished = []
     for part in job.parts[rank() :: ranks()]:
         if job.path(part).is_file():
@@ -216,11 +199,7 @@ def _save(job: EmbeddingJob, part: int, features: Tensor, reasons: list[str]) ->
 def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     """Merge all parts into the target and a table of the unreadable images, and remove the parts.
 
-    Returns:
-        The number of images with features, and the number of unreadable ones by reason.
-
-    Raises:
-        ValueError: all images are unreadable, or they are too few for a map.
+    The numbers of images with features, and of unreadable ones by reason.
     """
     embedded, unreadable = 0, dict[str, str]()
     merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide

@@ -94,9 +94,6 @@ def find(
     Args:
         features: (N, D) of any length per row.
         paths: of the N images.
-
-    Raises:
-        ValueError, OSError: an image cannot be read, or the features of a copy are not finite.
     """
     with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
         small = _in_file(first, np.uint8, (len(paths), copies.SIDE, copies.SIDE))

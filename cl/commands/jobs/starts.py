@@ -26,7 +26,7 @@ from cl.features.extraction import Pixels
 from cl.features.knn import nearest_in_array
 from cl.features.scores import correct_in_parts
 from cl.networks.backbones import Backbone
-from cl.statistics import Interval, independent, interval
+from cl.statistics import Interval, independent, inflation, interval
 
 PIXELS = "raw pixels"  # the name of an encoder that nobody trained
 MOST = 4  # downloaded encoders that are measured
@@ -80,9 +80,6 @@ def find(given: Sequence[File], say: Callable[[str], None]) -> list[tuple[str, E
     """The given encoders with their names, or this folder's and those downloaded earlier; last, raw pixels.
 
     Each has its own size of images, and is there again with that of `own/adapt` if its file records none.
-
-    Raises:
-        ValueError: a given one cannot be loaded.
     """
     names = [fspath(name) for name in given] or [ENCODER] * Path(ENCODER).is_file() + downloaded()
     if not given and len(names) > MOST:
@@ -129,9 +126,9 @@ def by_labels(features: np.ndarray, labels: np.ndarray, together: np.ndarray, pa
     The intervals are wider because folds share training images, as in `cl classify`.
     """
     found = correct_in_parts(features, labels, features, labels, parts, k=K)
-    inflation = 1 + len(parts) / (len(parts) - 1)
+    by_folds = inflation(len(parts))
     return {
-        name: (100 * each.mean(), interval(100 * each.mean(), independent(each, together) / inflation))
+        name: (100 * each.mean(), interval(100 * each.mean(), independent(each, together) / by_folds))
         for name, each in found.items()
         if name != "most frequent"
     }

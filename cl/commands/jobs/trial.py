@@ -86,11 +86,7 @@ def recipe_steps(images: int) -> int:
 
 
 def sizes(encoder: Encoder) -> tuple[int, int]:
-    """The short side and the crop of evaluation for the smallest view that the network takes.
-
-    Raises:
-        ValueError: it takes none of SIDES.
-    """
+    """The short side and crop of evaluation for the smallest of SIDES that the network takes."""
     for side in SIDES:
         with suppress(ValueError):
             check_size("the encoder", encoder.network, side, "the trial")

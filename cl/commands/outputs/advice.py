@@ -83,11 +83,7 @@ class Advice:
 
 
 def advice(images: int, about: list[str], starts: list[Start], trials: list[Tried], named: Named) -> Advice:
-    """What follows from the numbers.
-
-    Args:
-        images: how many are in the folder.
-    """
+    """What follows from the numbers, for a folder with this number of images."""
     best, pixels, last = starts[0], starts[-1], trials[-1] if trials else None
     small = [*named.before, _run("own/small", named.data)] if images >= FEW else []
     if best is pixels:

@@ -121,7 +121,8 @@ def summary(answer: Classification) -> Iterator[str]:
     new = answer.predicted
     if answer.labels:
         new = [name for name, label in zip(new, answer.labels, strict=True) if not label]
-    predicted = Counter(name for row in new for name in row.split(";"))
+    names = {*answer.classes}  # a name may contain a semicolon, if --separator is another character
+    predicted = Counter(name for row in new for name in ([row] if row in names else row.split(";")))
     if answer.quality is None:
         yield total
         yield f"  {_cell('class')}{'predicted':>12}"

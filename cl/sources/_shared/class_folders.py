@@ -13,15 +13,7 @@ KAGGLE = "LOC_val_solution.csv"
 
 
 def class_folders(root: Path, classes: list[str] | None = None, suffixes: set[str] = SUFFIXES) -> Splits:
-    """List the images of `root/train` and `root/val`, sorted by name.
-
-    Args:
-        classes: the class folders to use, in the order of their labels; None: all, sorted by name.
-
-    Raises:
-        ValueError: a folder or an image is missing, the classes differ between splits, or a name
-            or link is refused.
-    """
+    """List the images of `root/train` and `root/val`, of these classes in their order, or all by name."""
     check_layout(root)
     train_classes, val_classes = classes_in(root / "train"), classes_in(root / "val")
     if classes is None:
@@ -54,21 +46,13 @@ def _sorting(root: Path) -> str:
 
 
 def check_complete(path: Path, wanted: list[str], present: Iterable[str]) -> None:
-    """Check that the folder or archive of a split contains all wanted classes.
-
-    Raises:
-        ValueError: a class is missing.
-    """
+    """Check that the folder or archive of a split contains all wanted classes."""
     if missing := sorted(set(wanted).difference(present)):
         raise ValueError(f"{path} lacks {len(missing)} of {len(wanted)} classes, starting with {missing[0]}")
 
 
 def check_layout(root: Path) -> None:
-    """Check that both splits have a folder.
-
-    Raises:
-        ValueError: a folder is missing.
-    """
+    """Check that both splits have a folder."""
     for split in ("train", "val"):
         if not (root / split).is_dir():
             raise ValueError(

@@ -60,11 +60,7 @@ def _check_present(root: Path) -> None:
 
 
 def list_images(root: Path, classes: list[str] | None = None) -> Splits:
-    """List the images of all classes, or of these in their order; archives and folders give equal lists.
-
-    Raises:
-        ValueError: files are missing or damaged, or a class is missing.
-    """
+    """List the images of all classes, or of these in their order; archives and folders give equal lists."""
     _check_present(root)
     if (root / "train").is_dir():
         return class_folders(root, classes)

@@ -19,9 +19,6 @@ def check_values(columns: Mapping[str, str], cells: Sequence[Sequence[str | None
     Args:
         columns: the names of the columns `positive` and `within`, those that are used.
         cells: of each image, in the order of the columns; empty for an image that the table does not list.
-
-    Raises:
-        ValueError: all images have one value, or none has that of another.
     """
     return [
         remark
@@ -47,11 +44,7 @@ def _check(role: str, column: str, counts: Counter[str | None]) -> list[str]:
 
 
 def check_connected(column: str, groups: Sequence[str | None], values: Sequence[str | None]) -> list[str]:
-    """A sentence if most images are connected by their groups and their values of the column `positive`.
-
-    Raises:
-        ValueError: all images are connected, so there are no negatives.
-    """
+    """A sentence if most images are connected by their groups and their values of the column `positive`."""
     group, value = (
         np.unique([cell or f"\0{image}" for image, cell in enumerate(cells)], return_inverse=True)[1]
         for cells in (groups, values)

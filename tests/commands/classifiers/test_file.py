@@ -37,10 +37,11 @@ def test_other_features_are_refused(saved) -> None:
     classifier, file = saved
     classifier.check(NOTES, file, width=8)
     classifier.check({}, file)
-    with pytest.raises(ValueError, match=r"abc.*def.*encoder and size that trained it"):
+    with pytest.raises(ValueError, match=r"def, not abc.*encoder and size that trained it"):
         classifier.check({**NOTES, "sha256": "def"}, file)
-    with pytest.raises(ValueError, match=r'crop.*\{"resize": 64\}'):
-        classifier.check({**NOTES, "transform": '{"resize": 64}'}, file)
+    larger = TRANSFORM.model_copy(update={"resize": 64}).model_dump_json()
+    with pytest.raises(ValueError, match=rf"another transform \(resize 64, not {TRANSFORM.resize}\)"):
+        classifier.check({**NOTES, "transform": larger}, file)
     with pytest.raises(ValueError, match=r"8 features.*found 9"):
         classifier.check(NOTES, file, width=9)
 

@@ -17,6 +17,7 @@ from cl.networks import backbones
 from cl.networks.backbones.timm import Config
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
+from cl.statistics import interval
 from tests.support.resnets import TRANSFORM
 from tests.support.stages import run_cl
 
@@ -59,6 +60,8 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     assert found.finetuning.accuracy[1] > 90
     assert found.quality
     assert found.quality.accuracy == pytest.approx(found.finetuning.accuracy[1])
+    within = interval(found.quality.accuracy, 30 / (1 + 3 / 2))  # three folds share training images
+    assert found.quality.interval == pytest.approx(within)
     assert found.predicted[30:] == ["red", "green"] * 5
     pair = {"encoder": "c-encoder.safetensors", "classifier": "c.safetensors"}
     again = classify(images="images", **pair)  # type: ignore[arg-type]
