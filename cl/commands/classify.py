@@ -11,16 +11,10 @@ from typing import Any
 import numpy as np
 
 from cl.commands.classifiers import file as classifier_file
+from cl.commands.classifiers import heads
 from cl.commands.classifiers.file import Classifier
 from cl.commands.classifiers.finetuning import finetuned_if_better
-from cl.commands.classifiers.heads import (
-    Trained,
-    average_precisions,
-    calibration_error,
-    folds_of,
-    largest_calibration_error,
-    train,
-)
+from cl.commands.classifiers.heads import Trained
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
 from cl.commands.inputs import listing, matching
@@ -28,15 +22,8 @@ from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import with_bursts
 from cl.commands.inputs.labels import Labels, Targets, opened_table, read_targets
 from cl.commands.inputs.paths import File, Inputs, existing
-from cl.commands.outputs.classification import (
-    FILE,
-    Classification,
-    Quality,
-    encoder_beside,
-    joined,
-    likeliest,
-    write,
-)
+from cl.commands.outputs import classification
+from cl.commands.outputs.classification import Classification, Quality, joined, likeliest
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.data.transform import Transform
@@ -96,10 +83,10 @@ def classify(
     """
     table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
     written = target_of(to, labels, images, features, classifier, encoder)
-    saved = target_of(save, suffixes=(FILE,), option="--save")
+    saved = target_of(save, suffixes=(classification.FILE,), option="--save")
     _check(table, used, saved)
-    beside = encoder_beside(Path(save)) if finetune and save else None
-    tuned = target_of(beside, encoder, suffixes=(FILE,), option="--save")
+    beside = classification.encoder_beside(Path(save)) if finetune and save else None
+    tuned = target_of(beside, encoder, suffixes=(classification.FILE,), option="--save")
     if finetune and not (labels and images):
         raise ValueError("--finetune trains on --images with --labels; give both")
     if bool(images) == bool(features):
@@ -127,7 +114,7 @@ def classify(
         if saved:
             classifier_file.save(trained, saved)
     if written:
-        write(written, answer, every_class=every_class)
+        classification.write(written, answer, every_class=every_class)
     return answer
 
 
@@ -159,6 +146,7 @@ class _Source:
     names: list[str]
     root: Path
     notes: dict[str, str]
+    width: int
     features: Callable[..., Features | None]
     encoder: Encoder | None = None
 
@@ -167,7 +155,8 @@ def _from_file(path: Path, *of_images: Any) -> _Source:
     if any(of_images):
         raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
     embedded = matching.read(path)
-    return _Source(embedded.names, Path(embedded.notes.get("folder", "")), embedded.notes, lambda: embedded)
+    root, width = Path(embedded.notes.get("folder", "")), embedded.features.shape[1]
+    return _Source(embedded.names, root, embedded.notes, width, lambda: embedded)
 
 
 def _from_images(
@@ -192,19 +181,19 @@ def _from_images(
     encoder.set_size(resize, crop)
     notes = matching.notes_of(encoder) | matching.origin_of(given, prefix)
     embedded = partial(embed, inputs, encoder=encoder)
-    return _Source(names, listing.root_of(inputs), notes, embedded, encoder)
+    return _Source(names, listing.root_of(inputs), notes, encoder.width, embedded, encoder)
 
 
 def _classified(used: Classifier, file: Path, source: _Source) -> Classification:
     """The classes by a saved classifier."""
-    used.check(source.notes, file)  # before the images are embedded
-    embedded, say = source.features(), progress("classify").say
-    assert embedded
-    used.check(embedded.notes, file, width=embedded.features.shape[1])
-    if "sha256" not in embedded.notes:
+    used.check(source.notes, file, source.width)  # before the images are embedded
+    say = progress("classify").say
+    if "sha256" not in source.notes:
         say(f"the features do not record their encoder; make sure that it is that of {file}")
     if "sha256" not in used.encoder:
         say(f"{file} does not record its encoder; make sure that the features are from the same one")
+    embedded = source.features()
+    assert embedded
     probabilities = used.head.probabilities(embedded.features)
     return likeliest(embedded.names, used.classes, probabilities, multilabel=used.head.multilabel)
 
@@ -216,7 +205,7 @@ def _trained(
     labels, show = read_targets(table, source.names, source.root), progress("classify")
     show.say(*labels.remarks)
     known = labels.labelled()
-    folds_of(known.targets, known.classes, known.groups)  # raises ValueError before the images are embedded
+    heads.folds_of(known.targets, known.classes, known.groups)  # refuses before the images are embedded
     embedded = source.features()
     assert embedded
     labels = labels.of(embedded.names)
@@ -225,7 +214,7 @@ def _trained(
     if not (ungrouped or known.has_groups):
         known = _with_bursts(known, rows, source.root, show.say)
     with show.count(len(rows), "labelled images") as report:
-        trained = train(
+        trained = heads.train(
             rows, known.targets, known.classes, known.groups, multilabel=known.multilabel, report=report
         )
     comparison = better = None
@@ -245,7 +234,7 @@ def _trained(
         quality=_quality(trained, known),
         finetuning=comparison,
     )
-    notes = embedded.notes if better else source.notes | embedded.notes
+    notes = matching.notes_of(better) if better else source.notes
     notes = {name: notes[name] for name in ("sha256", "transform", "encoder", "prefix") if name in notes}
     return answer, Classifier(trained.head, labels.classes, notes), better
 
@@ -267,7 +256,7 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
     right, number = targets, float(len(np.unique(separated(groups, len(targets)))))
     accuracy = within = mean_precision = None
     if multilabel:
-        by_class = average_precisions(trained.calibrated, targets)
+        by_class = heads.average_precisions(trained.calibrated, targets)
         mean_precision = float(by_class.mean())
     else:
         right = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
@@ -275,7 +264,7 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
         number = independent(right, groups)
         within = interval(accuracy, number / inflation(len(trained.folds)))
         by_class = 100 * right @ targets / counts
-    error = calibration_error(trained.calibrated, targets, multilabel=multilabel, independent=number)
+    error = heads.calibration_error(trained.calibrated, targets, multilabel=multilabel, independent=number)
     return Quality(
         images=len(targets),
         accuracy=accuracy,
@@ -287,6 +276,6 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
             for name, count, value in zip(labels.classes, counts, by_class, strict=True)
         },
         calibration_error=error,
-        largest_calibration_error=largest_calibration_error(error, right, number),
+        largest_calibration_error=heads.largest_calibration_error(error, right, number),
         regularisation=trained.regularisation,
     )

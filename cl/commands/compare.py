@@ -19,7 +19,7 @@ from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs.by_value import across as across_values
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
-from cl.encoders.encoder import Encoder, opened
+from cl.encoders.encoder import Encoder, opened, untrained
 from cl.features.correctness import check_different, correctness
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import TAIL, MeasureDifference, PairedComparison, judge
@@ -86,7 +86,9 @@ def compare(
             are also training images.
     """
     target = target_of(to, a, b, train, val, labels)
-    pair, names = _pair(a, b, resize, crop)
+    (pair, names), say = _pair(a, b, resize, crop), progress("compare").say
+    for encoder, name in zip(pair, names, strict=True):
+        say(*untrained(encoder, name))
     width, others = pair[0].width, {"--across": across} if across else {}
     table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(
@@ -97,7 +99,7 @@ def compare(
         holdout=holdout,
         ungrouped=ungrouped,
         by_encoder=lambda rows: np.split(rows, [width], axis=1),
-        say=progress("compare").say,
+        say=say,
     )
     x, y = (np.split(images.features, [width], axis=1) for images in (bank, queries))
     for name, rows in zip(names, x, strict=True):

@@ -20,10 +20,9 @@ from cl.commands.jobs.by_value import across as across_values
 from cl.commands.jobs.by_value import cells
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
-from cl.encoders.encoder import Encoder, opened
+from cl.encoders.encoder import Encoder, opened, untrained
 from cl.features.extraction import PIXELS, Pixels
 from cl.features.scores import checked, correct_by, knn_correct
-from cl.networks.batch_norm import is_untrained
 from cl.runtime.metric_info import LEVEL
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import independent, interval
@@ -141,8 +140,7 @@ def evaluate(
     """
     target = target_of(to, encoder, train, val, labels)
     loaded, say = opened(encoder, prefix), progress("evaluate").say
-    if is_untrained(loaded.network):
-        say("warning: the encoder was never trained: every bias of its normalisation layers is 0")
+    say(*untrained(loaded, "the encoder"))
     both = _WithPixels.of(loaded, resize, crop)
     others = {option: name for option, name in (("--predict", predict), ("--across", across)) if name}
     table = opened_table(labels, columns, separator, others)

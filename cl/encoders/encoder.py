@@ -17,6 +17,7 @@ from cl.data.transform import ImageLike, Transform
 from cl.encoders import foreign
 from cl.encoders._descriptions import first_of
 from cl.networks.backbones import RGB, Backbone, BackboneConfig
+from cl.networks.batch_norm import is_untrained
 from cl.networks.dense import dense_features
 from cl.runtime.base_config import check_crop
 from cl.runtime.machine import channels_last, default_device
@@ -168,6 +169,12 @@ class Encoder(nn.Module):
         """Images on the device and in the precision of the weights, channels-last."""
         weights = next(self.parameters())
         return images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
+
+
+def untrained(encoder: Encoder, name: str) -> list[str]:
+    """A warning about an encoder of this name that was never trained; empty for others."""
+    sentence = f"warning: {name} was never trained: every bias of its normalisation layers is 0"
+    return [sentence] if is_untrained(encoder.network) else []
 
 
 def not_finite(image: str) -> str:

@@ -20,9 +20,9 @@ OF_OTHERS = "images whose value is found from those of other groups"
 NUMBERS = {
     "within_knn": MetricInfo("within, kNN", OF_OTHERS, "lower"),
     "within_linear": MetricInfo("within, logistic regression", OF_OTHERS, "lower"),
-    "within_chance": MetricInfo("most frequent value of within", "percent"),
+    "within_chance": MetricInfo("most frequent value of within", "images that have it"),
     "positive_nearest": MetricInfo("positive", "images whose nearest has the same value", "higher"),
-    "positive_chance": MetricInfo("chance for positive", "percent"),
+    "positive_chance": MetricInfo("chance for positive", "images whose nearest would have it by chance"),
 }
 
 

@@ -40,9 +40,10 @@ def data(tmp_path_factory) -> Path:  # type: ignore[no-untyped-def]
     return root
 
 
-def test_both_encoders_see_the_same_images(data, tmp_path) -> None:
+def test_both_encoders_see_the_same_images(data, tmp_path, capsys) -> None:
     encoders = [cl.load(data / name) for name in ("a.safetensors", "b.safetensors")]
     found = cl.compare(*encoders, train=data / "train", val=data / "val", k=3, to=tmp_path / "rows.csv")
+    assert re.findall("warning: encoder (.) was never trained", capsys.readouterr().err) == ["A", "B"]
     features, labels = {}, {}
     for split in ("train", "val"):
         files = sorted(data.glob(f"{split}/*/*.jpg"))
@@ -57,6 +58,7 @@ def test_both_encoders_see_the_same_images(data, tmp_path) -> None:
     assert float(rows[-1]["low"]) == expected.overall.low
     for encoder, column in zip(encoders, ("a", "b"), strict=True):
         alone = cl.evaluate(encoder, train=data / "train", val=data / "val", k=3)
+        assert "warning: the encoder was never trained" in capsys.readouterr().err
         assert [getattr(row, column) for row in found.result.rows[:2]] == [alone.knn, alone.linear]
 
 

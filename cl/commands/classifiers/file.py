@@ -52,10 +52,9 @@ class Classifier:
     classes: list[str]
     encoder: dict[str, str]
 
-    def check(self, encoder: dict[str, str], file: Path, width: int | None = None) -> None:
+    def check(self, encoder: dict[str, str], file: Path, width: int) -> None:
         """Raises ValueError if the encoder gives other features than the one that trained the classifier."""
-        expected = self.head.weights.shape[1]
-        if width not in (None, expected):
+        if width != (expected := self.head.weights.shape[1]):
             raise ValueError(
                 f"{file} takes {expected} features per image, found {width}; give the encoder that trained it"
             )

@@ -61,7 +61,7 @@ class Trained:
     """A head, and the probabilities of each image by a head that was not trained on it.
 
     regularisation: C of `logistic.fit`.
-    calibrated: (N, C).
+    calibrated: these probabilities, (N, C).
     folds: a head and the images that it was not trained on, for each fold.
     """
 

@@ -36,12 +36,12 @@ def test_a_classifier_comes_back(saved) -> None:
 def test_other_features_are_refused(saved) -> None:
     classifier, file = saved
     classifier.check(NOTES, file, width=8)
-    classifier.check({}, file)
+    classifier.check({}, file, width=8)
     with pytest.raises(ValueError, match=r"def, not abc.*encoder and size that trained it"):
-        classifier.check({**NOTES, "sha256": "def"}, file)
+        classifier.check({**NOTES, "sha256": "def"}, file, width=8)
     larger = TRANSFORM.model_copy(update={"resize": 64}).model_dump_json()
     with pytest.raises(ValueError, match=rf"another transform \(resize 64, not {TRANSFORM.resize}\)"):
-        classifier.check({**NOTES, "transform": larger}, file)
+        classifier.check({**NOTES, "transform": larger}, file, width=8)
     with pytest.raises(ValueError, match=r"8 features.*found 9"):
         classifier.check(NOTES, file, width=9)
 
