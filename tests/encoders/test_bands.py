@@ -17,6 +17,7 @@ from cl.data.transform import Transform
 from cl.features.extraction import extract
 from cl.images.composite import composite
 from cl.runtime.tensor_files import save_tensors
+from pipeline import evaluate
 from tests.support import backbones
 from tests.support.backbones import residual
 from tests.support.pictures import picture_file
@@ -76,6 +77,38 @@ def test_files_arrays_and_shards_give_the_same_features(file, files, band_folder
         "search", file.with_name("a.parquet"), files[0], "--encoder", file, "--to", file.with_name("a.html")
     )
     assert "data:image/jpeg" in file.with_name("a.html").read_text()
+
+
+def test_commands_find_files_and_stacks_of_numbers(file, files, tmp_path) -> None:
+    arrays = [np.moveaxis(tifffile.imread(path), 0, -1) for path in files]
+    folder = tmp_path / "images"
+    folder.mkdir()
+    np.save(folder / "a.npy", arrays[0])
+    shutil.copy(folder / "a.npy", folder / "b.dcm")  # the content tells the format
+    np.save(folder / "c.npy", np.stack(arrays[1:]))
+    names = ["a.npy", "b.dcm", *(f"c[{number}].npy" for number in range(len(arrays) - 1))]
+    encoder = cl.load(file, device="cpu")
+    found = cl.embed(folder, encoder=encoder)
+    assert sorted(found.names) == sorted(names)
+    by_name = dict(zip(found.names, torch.from_numpy(found.features), strict=True))
+    expected = encoder.embed([arrays[0], *arrays])
+    torch.testing.assert_close(torch.stack([by_name[name] for name in names]), expected, rtol=1e-4, atol=1e-4)
+    rows = [f"{name},{path.parent.name}" for name, path in zip(names[2:], files[1:], strict=True)]
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["path,label", *rows]))
+    classified = cl.classify(labels, images=folder, encoder=encoder, ungrouped=True)
+    assert sorted(classified.names) == sorted(names)
+    assert len(classified.labels) == len(names)
+
+
+def test_an_encoder_of_other_statistics_meets_those_of_the_data(file, band_folder, capsys) -> None:
+    """`evaluate` says so; the features are those of the new statistics."""
+    transform = cl.load(file, device="cpu").transform
+    bands = transform.bands
+    shifted = bands.model_copy(update={"mean": tuple(mean + 9 for mean in bands.mean)})
+    for new, is_said in ((transform, False), (transform.model_copy(update={"bands": shifted}), True)):
+        evaluate.load_foreign(str(file), None, new)
+        assert ("trained with other statistics of bands" in capsys.readouterr().err) == is_said
 
 
 def test_images_of_other_bands_or_depth_are_refused(file, tmp_path) -> None:
