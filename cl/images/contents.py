@@ -4,6 +4,7 @@ Image 7 of the array x.npy (N, H, W, C), or (N, C, H, W), is called x[7].npy.
 """
 
 import io
+import math
 import re
 import zipfile
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+
+from cl.runtime.files import reason
 
 ZARR, ARRAY = ".zarr", ".npy"  # suffixes
 IN_STACK = re.compile(r"(.*)\[(\d+)\](\.npy)", re.IGNORECASE | re.DOTALL)
@@ -28,6 +31,8 @@ def content_of(path: Path) -> bytes:
     file, number = stack
     content = io.BytesIO()
     try:
+        with file.open("rb") as opened:
+            header_of(opened)
         np.save(content, np.load(file, mmap_mode="r")[number])
     except (ValueError, IndexError) as error:
         raise FileNotFoundError(ENOENT, f"{file} has no image {number}", str(path)) from error
@@ -53,8 +58,9 @@ def images_of(path: str) -> list[str]:
     """The paths of the images in a file: its own, or those of an array of four axes."""
     if path.lower().endswith(ARRAY):
         with suppress(OSError, ValueError), Path(path).open("rb") as file:
-            shape, _, _ = header_of(file)
-            if len(shape) == 4:
+            shape, _, dtype = header_of(file)
+            is_whole = file.tell() + math.prod(shape) * dtype.itemsize == Path(path).stat().st_size
+            if len(shape) == 4 and is_whole:
                 return [f"{path[:-4]}[{number}]{path[-4:]}" for number in range(shape[0])]
     return [path]
 
@@ -63,4 +69,7 @@ def header_of(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     """The shape of a NumPy file, whether it is in Fortran's order, and its type; ValueError if damaged."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(file)
+    try:
+        return read(file)
+    except Exception as error:  # from the tokenizer of Python too
+        raise ValueError(f"damaged ({reason(error)})") from error

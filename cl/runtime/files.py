@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import textwrap
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
+LONGEST_REASON = 300  # characters; some libraries quote the damaged bytes
 PARTIAL = ".partial"  # suffix of what is being written
 LOCK = "lock"  # the name of a file
 # A name or link does not lead to a readable file; other errors, such as EIO, are failures of the disk.
@@ -77,7 +79,7 @@ def _refused(target: Path) -> Iterator[None]:
 def reason(error: BaseException) -> str:
     """Why a file cannot be used, without its path, so that results do not depend on where the file is."""
     text = (isinstance(error, OSError) and error.strerror) or str(error)
-    return f"{type(error).__name__}: {' '.join(text.split())}"
+    return textwrap.shorten(f"{type(error).__name__}: {text}", LONGEST_REASON, placeholder=" ...")
 
 
 @contextmanager
