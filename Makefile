@@ -50,6 +50,7 @@ bench: $(ready)  ## Compare speed and memory with dense forms, other libraries a
 	python -m benchmarks.log_partition
 	python -m benchmarks.sums
 	python -W ignore -m benchmarks.loading
+	python -W ignore -m benchmarks.band_loading
 	python -W ignore -m benchmarks.step
 	python -W ignore -m benchmarks.evaluation
 	python -m benchmarks.remote
