@@ -21,7 +21,7 @@ from benchmarks.authors.lightly_tests import Counter
 from tests.support.project import ROOT
 
 # Of the other methods, the golden values show changes: tests/methods/test_contract.py.
-FAST = ("fast_moco", "moco_v2", "npid_cld", "swav")
+FAST = ("moco_v2", "npid_cld", "swav")
 FIRST_STEPS = 2  # show all that a step depends on: weights, target, queues and the optimizer's buffers
 TOLERANCE = 1e-8
 NEGLIGIBLE = 1e-3  # of the largest number of its kind: a smaller one may be 0 but for rounding

@@ -111,7 +111,7 @@ def table_of(folder: Path, form: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "form", ["folders", "split", "unequal", "plain", "above", "columns", "no suffix", "others", "unlabelled"]
+    "form", ["folders", "split", "unequal", "above", "columns", "no suffix", "others", "unlabelled"]
 )
 def test_the_recommended_commands_train_on_the_images_that_were_looked_at(
     form, place, tmp_path, monkeypatch

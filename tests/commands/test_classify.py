@@ -11,10 +11,9 @@ import pytest
 
 import cl
 from cl.commands.classify import classify
-from cl.commands.inputs import feature_files
 from cl.runtime.tables import write_csv
 from cl.statistics import interval
-from tests.support.files import read_csv
+from tests.support.files import read_csv, write_features
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
 from tests.support.stages import run_cl
@@ -31,12 +30,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     write_labels(tmp_path / "labels.csv", [(f"{n}.jpg", BIRDS[n % 3], f"p{n // 3}") for n in range(60)])
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def write_features(path: Path, features: np.ndarray, notes: dict[str, str]) -> None:
-    writer = feature_files.writer(path, features.shape[1:], notes)
-    writer.append([f"{number}.jpg" for number in range(len(features))], features.astype("f4"))
-    writer.close()
 
 
 def write_labels(path: Path, rows: list[tuple[str, ...]]) -> Path:
@@ -79,7 +72,7 @@ def test_parquet_has_at_most_20_classes_in_columns(folder) -> None:
 def test_equal_images_of_a_group_count_once(folder) -> None:
     """20 groups of three copies, whose features say little of their class."""
     features = np.random.default_rng(0).normal(size=(30, 16)).repeat(3, axis=0)
-    write_features(folder / "copies.parquet", features, {})
+    write_features(folder / "copies.parquet", features)
     write_labels(folder / "copies.csv", [(f"{n}.jpg", BIRDS[n // 3 % 2], f"g{n // 3}") for n in range(60)])
     quality = classify("copies.csv", features="copies.parquet").quality
     assert quality and quality.interval and quality.accuracy
@@ -95,7 +88,6 @@ def test_bursts_are_held_out_together_unless_each_image_stands_alone(folder, cap
     write_features(
         folder / "bursts.parquet",
         rng.normal(size=(24, 48)).repeat(5, 0) + 0.3 * rng.normal(size=(120, 48)),
-        {},
     )
     birds = rng.permutation(np.arange(24) % 3)
     rows = [(f"{n}.jpg", BIRDS[birds[n // 5]], f"g{n}") for n in range(120)]
@@ -195,7 +187,7 @@ def test_the_size_of_images_is_that_of_the_classifier(folder, capsys) -> None:
 def test_mistakes_leave_no_file(folder) -> None:
     nan = np.ones((90, 16))
     nan[17, 3] = np.nan
-    write_features(folder / "nan.parquet", nan, {})
+    write_features(folder / "nan.parquet", nan)
     pq.write_table(pa.concat_tables([pq.read_table("features.parquet")] * 2), folder / "twice.parquet")
     (folder / "empty").mkdir()
     before = sorted(folder.iterdir())

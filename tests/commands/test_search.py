@@ -1,9 +1,7 @@
 """cl search: its answers against a dense product, its files, and what it refuses."""
 
 import re
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +12,7 @@ import torch
 
 import cl
 from cl.commands.inputs import feature_files
+from tests.support.files import write_features
 from tests.support.pictures import picture_file
 from tests.support.resnets import TRANSFORM, WIDTH, save_encoder
 from tests.support.stages import assert_refused, run_cl
@@ -172,12 +171,6 @@ def test_a_transform_that_cannot_be_recorded_is_refused(searched) -> None:
             use(new, encoder=encoder)
 
 
-def written(path: Path, features: np.ndarray, notes: dict[str, str] | None = None) -> Path:
-    with closing(feature_files.writer(path, features.shape[1:], notes or {})) as file:
-        file.append([f"{number}.jpg" for number in range(len(features))], features.astype(np.float32))
-    return path
-
-
 def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
     path, new, of = searched.path, searched.folder / "new", ["--encoder", searched.encoder]
     other, resized = tmp_path / "other.safetensors", tmp_path / "resized.safetensors"
@@ -190,23 +183,24 @@ def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
     pq.write_table(pa.table({"path": ["a.jpg"], "embedding": [[1.0]]}), tmp_path / "their.parquet")
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
     (tmp_path / "empty").mkdir()
-    foreign = written(tmp_path / "foreign.parquet", searched.unit[:3], {"sha256": "0" * 64})
-    written(tmp_path / "plain.npy", searched.unit)
-    narrow = written(tmp_path / "narrow.parquet", searched.unit[:3, :7])
+    foreign = write_features(tmp_path / "foreign.parquet", searched.unit[:3], {"sha256": "0" * 64})
+    write_features(tmp_path / "plain.npy", searched.unit)
+    none = write_features(tmp_path / "none.npy", np.ones((0, WIDTH)))
+    narrow = write_features(tmp_path / "narrow.parquet", searched.unit[:3, :7])
     mistakes = {
         r"came from another encoder .*than .*other.safetensors.*embed": [path, new, "--encoder", other],
         r"another transform \(resize 20, not 40\) than .*resized": [path, new, "--encoder", resized],
         r"models/backbone.safetensors does not exist; give a checkpoint": [tmp_path / "plain.npy", new],
         r"7 features per image, but .*encoder.safetensors gives 64": [narrow, new, *of],
         r"3.jpg in .* reach inf, expected finite numbers whose squares": [
-            written(tmp_path / "infinite.parquet", infinite),
+            write_features(tmp_path / "infinite.parquet", infinite),
             "1.jpg",
         ],
-        r"0.jpg in .* reach .*e.29, expected": [written(tmp_path / "large.parquet", large), "1.jpg"],
+        r"0.jpg in .* reach .*e.29, expected": [write_features(tmp_path / "large.parquet", large), "1.jpg"],
         r"their.parquet is not a file of features": [tmp_path / "their.parquet", "a.jpg"],
         r"another encoder .*embed the images of both": [path, foreign],
         r"no images.*empty": [path, tmp_path / "empty", *of],
-        r"none.npy has features of no image": [written(tmp_path / "none.npy", np.ones((0, WIDTH))), "1.jpg"],
+        r"none.npy has features of no image": [none, "1.jpg"],
         r"no file robin.jpg, and no image of that name": [path, "robin.jpg"],
         r"missing.parquet.*cl embed": [tmp_path / "missing.parquet", "a"],
         r"page.pdf .*\.html, \.csv or \.parquet": [path, "03.jpg", "--to", "page.pdf"],

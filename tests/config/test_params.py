@@ -49,8 +49,10 @@ VOC, COCO = "transfers.voc_c4.", "transfers.coco_c4."
         ({"sede": 1}, "unknown key sede; did you mean seed"),
         ({"seed": -1}, "seed=-1: .*equal to 0"),
         ({"precision": "fp16"}, "precision='fp16': .*'bf16'"),
+        ({"optim.base_lr": float("inf")}, "optim.*base_lr=inf: .*finite"),
+        ({"dataset.mean": [0.5, float("nan"), 0.5]}, "dataset.*mean.*=nan: .*finite"),
+        ({"dataset.std": [0.2, 0.0, 0.2]}, "dataset.*std.*=0.0: .*greater than 0"),
         ({"loss": {"kind": "cosine"}}, "simclr gives contrasts .*loss=cosine needs pairs .*loss=dcl or dclw"),
-        ({"method": method("byol")}, "byol gives pairs .*loss=dcl needs contrasts .*choose"),
         (
             {"loss": JCL},
             "needs several positives .*choose loss=dcl .*of the kinds moco$",
@@ -113,6 +115,12 @@ def test_mistakes_are_named(changes, message) -> None:
         config.check(changed(changes))
     assert re.search(message, str(error.value))
     assert "\n" not in str(error.value)
+
+
+def test_a_secret_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ValueError, match="user or password.*environment") as refused:
+        config.check(changed({"dataset.store": "ftp://user:secret@host/shards"}))
+    assert "secret" not in str(refused.value)
 
 
 def test_broken_yaml_is_named(tmp_path) -> None:

@@ -38,7 +38,6 @@ def pooled(theirs: nn.Module, images: Tensor = IMAGES) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("test_convnext", {}),
         ("test_efficientnet", {"num_classes": 0}),
         ("test_vit", {"img_size": 64}),
         pytest.param("test_vit", {"img_size": 64, "global_pool": "avg"}, marks=pytest.mark.slow),

@@ -100,19 +100,6 @@ def test_a_backbone_built_by_lightly_is_read(width, tmp_path) -> None:
         torch.testing.assert_close(found.network(IMAGES), theirs(IMAGES).flatten(1))
 
 
-def test_a_backbone_of_solo_learn_for_small_images_keeps_its_padding(tmp_path) -> None:
-    """Its 3x3 stem has a padding of 2, which is not visible in any tensor."""
-    theirs = torchvision_network()
-    theirs.conv1 = nn.Conv2d(3, 8, kernel_size=3, stride=1, padding=2, bias=False)
-    theirs.maxpool = nn.Identity()
-    content = solo_learn(theirs.state_dict())
-    torch.save(content, tmp_path / "cifar.ckpt")
-    torch.testing.assert_close(foreign.load(f"{tmp_path}/cifar.ckpt").network(IMAGES), features(theirs))
-    torch.save(content["state_dict"], tmp_path / "other.pth")
-    with pytest.raises(ValueError, match="does not show whether .* pads .*by 2, as solo-learn; write"):
-        foreign.load(f"{tmp_path}/other.pth")
-
-
 def test_torchvision_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     (tmp_path / "checkpoints").mkdir()

@@ -21,7 +21,6 @@ KINDS = [
     ("resnet18", 1, "imagenet"),
     ("resnet18", 1, "small"),
     ("resnet50", 1, "imagenet"),
-    ("resnet18", 2, "imagenet"),
     ("resnet18", 0.25, "small"),
     ("resnet50", 0.125, "imagenet"),
     ("resnet10", 1, "imagenet"),
@@ -66,7 +65,6 @@ BACKBONES = {
     "resnet18": "resnet18",
     "transformer": "vit_tiny_patch4 backbone.registers=2 backbone.layer_scale=0.1",
     "convnext": "timm backbone.name=test_convnext",
-    "efficientnet": "timm backbone.name=test_efficientnet",
     "averaged": "timm backbone.name=test_vit backbone.pool=average backbone.drop_path=0.1",
 }
 

@@ -6,19 +6,15 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from benchmarks.memory import growth
 from cl.features import knn
 from cl.features.knn import classify, nearest, nearest_in_array
+from tests.support.objective import l2_normalize
 
 MIB = 2**20
-
-
-def l2_normalize(*shape: int) -> Tensor:
-    return F.normalize(torch.randn(*shape, dtype=torch.float64), dim=1)
 
 
 def loop(queries: Tensor, bank: Tensor, k: int) -> list[list[int]]:
@@ -82,7 +78,7 @@ def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:
     monkeypatch.setattr(knn, "QUERIES", 64)
     monkeypatch.setattr(knn, "ROWS", 2**14)
     torch.manual_seed(0)
-    bank, labels = F.normalize(torch.randn(100_000, 8), dim=1), torch.randint(0, 10, (100_000,))
+    bank, labels = l2_normalize(100_000, 8, dtype=torch.float32), torch.randint(0, 10, (100_000,))
     for stored in (bank, bank.half()):
         classify(bank[:64], stored, labels, 10, k=[20], temperature=[0.07])  # the libraries' own buffers
         run = partial(classify, bank[:400], stored, labels, 10, k=[20], temperature=[0.07])

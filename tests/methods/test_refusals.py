@@ -7,17 +7,13 @@ from tests.support.project import TINY, compose
 
 GROUPED = "bn_group=16 method.group.images"
 REFUSED = {
-    "method=dino loss=sigmoid": "method.kind=dino needs a decoupled loss.*choose loss=dcl",
     "method=dino method.teacher_temperature.epochs=0": "epochs=0: input should be greater than 0",
-    "method=swav loss=infonce": "needs a decoupled loss.* loss=infonce .*choose loss=dcl or dclw",
-    "method=swav patches=fast": "method.kind=swav does not take combinatorial patches",
     "method=swav method.frozen_epochs=2": "method.frozen_epochs=2 leaves none of the 2 epochs",
     "method=swav method.queue=100 method.queue_epoch=2": "queue_epoch=2 leaves none of the 2 epochs",
     "method=swav method.prototypes=1": "method.prototypes=1: input should be greater than 1",
     "method=cpc_v2 method.grid=4": "method.grid=4 needs views divisible by 5, found 32 px",
     "method=cpc_v2 method.offsets=[1,3]": r"offsets=\[1, 3\] must be distinct numbers from \[1, 2\]",
     "method=cpc_v2 method.offsets=[1,1]": r"offsets=\[1, 1\] must be distinct numbers from \[1, 2\]",
-    "method=pirl views=mocov2_ten": "method.kind=pirl takes .*choose views=pirl",
     "method=pirl views.image.count=2": "found 2 x image, 9 x patches; choose views=pirl or",
     "method=cmc backbone=resnet18": "method.kind=cmc needs two networks .*resnet18_lab",
     f"method=npid_cld {GROUPED}=12": "method.group.images=12 must divide .* 32 images",
@@ -25,7 +21,6 @@ REFUSED = {
     "method=moco_cld method.projector.last_norm=plain method.projector.last_bias=false": (
         "projector.last_norm=plain, .* choose none or cosine"
     ),
-    "method=npid_cld loss=nce": "loss=nce needs a memory bank",
     "method=local_aggregation method.warmup_epochs=2": "method.warmup_epochs=2 leaves none of the 2 epochs",
 }
 

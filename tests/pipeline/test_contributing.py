@@ -1,15 +1,19 @@
 """The loss, method, source, evaluation and command of CONTRIBUTING.md, added to a copy of the project."""
 
+import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import git
+from tests.support.processes import join, start_fork
 from tests.support.project import ROOT, TINY
 from tests.support.resnets import save_encoder
 from tests.support.stages import Stage, answers_of_copy
@@ -65,18 +69,26 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True)
 
 
+def use_the_copy(folder: Path) -> None:
+    """In a fork, whose libraries are imported already."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cl"]:
+        del sys.modules[name]
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    cl, commands = importlib.import_module("cl"), importlib.import_module("cl.commands")
+    with Path("out.txt").open("w") as file, redirect_stdout(file):
+        print(cl.__file__, cl.width("encoder.safetensors"))
+        commands.main(["width", "--encoder", "encoder.safetensors"], standalone_mode=False)
+
+
 def test_the_command_answers(tmp_path) -> None:
     shutil.copytree(ROOT / "cl", tmp_path / "cl", ignore=shutil.ignore_patterns("__pycache__"))
     paste(tmp_path, *COMMAND)
     offered = tmp_path / "cl/__init__.py"
     offered.write_text(offered.read_text().replace("__all__ = [", '__all__ = [\n    "width",'))
     save_encoder(tmp_path / "encoder.safetensors")
-    program = (
-        "import cl; from cl.commands import main; file = 'encoder.safetensors'\n"
-        "print(cl.__file__, cl.width(file), flush=True); main(['width', '--encoder', file])"
-    )
-    answer = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert answer.stdout == f"{offered} 64\n64\n", answer.stderr
+    join([start_fork(use_the_copy, tmp_path)])
+    assert (tmp_path / "out.txt").read_text() == f"{offered} 64\n64\n"
 
 
 @pytest.mark.slow

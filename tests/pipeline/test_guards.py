@@ -1,4 +1,4 @@
-"""Numbers that are not possible, secrets, and endings: one sentence each, and nothing half-written."""
+"""Endings are told in one sentence each, and nothing half-written is left."""
 
 import errno
 import io
@@ -10,41 +10,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from cl import config
 from cl.console.command import entry_point as cl_entry_point
 from cl.console.progress import Progress
 from cl.runtime import machine
 from cl.runtime.metric_info import Measurement
 from pipeline.support import command, locations
-from tests.support.project import ROOT
-
-
-def changed(place: str, value: object) -> dict:
-    values = config.read(ROOT / "params.yaml")
-    *path, last = place.split(".")
-    section = values
-    for part in path:
-        section = section[part]
-    section[last] = value
-    return values
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [
-        ("optim.base_lr", float("inf"), "optim.*base_lr=inf: .*finite"),
-        ("optim.epochs", float("nan"), "optim.*epochs=nan: .*finite"),
-        ("temperature", float("inf"), "temperature=inf: .*finite"),
-        ("dataset.mean", [0.5, float("nan"), 0.5], "dataset.*mean.*=nan: .*finite"),
-        ("dataset.std", [0.2, 0.0, 0.2], "dataset.*std.*=0.0: .*greater than 0"),
-        ("dataset.std", [0.2, -0.1, 0.2], "dataset.*std.*=-0.1: .*greater than 0"),
-        ("dataset.store", "ftp://user:secret@host/shards", "user or password.*environment"),
-    ],
-)
-def test_impossible_numbers_and_secrets_are_refused(place, value, message) -> None:
-    with pytest.raises(ValueError, match=message) as refused:
-        config.check(changed(place, value))
-    assert "secret" not in str(refused.value)
 
 
 def test_no_result_has_a_number_that_is_not_finite(tmp_path, monkeypatch) -> None:

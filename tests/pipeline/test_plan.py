@@ -1,6 +1,5 @@
 """What an experiment will cost: figures from real steps of a tiny project, which stays as it was."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from cl.runtime.machine import Machine
 from pipeline import plan
 from pipeline.composition.compose import write
 from pipeline.support.pretraining import build
+from tests.support.pictures import digest
 from tests.support.project import compose
 from tests.support.stages import Answer, Stage, answers
 
@@ -34,11 +34,6 @@ def few_steps(monkeypatch) -> None:
     monkeypatch.setattr(plan, "SECONDS", 0.2)
 
 
-def contents(folder: Path) -> dict[str, str]:
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-
 def planned(folder: Path) -> Answer:
     (answer,) = answers(folder, [Stage(("plan",))])
     return answer
@@ -46,10 +41,10 @@ def planned(folder: Path) -> Answer:
 
 def test_a_plan_names_the_figures_and_changes_nothing(prepared) -> None:
     """40 epochs of one step each, with kNN after every epoch."""
-    before = contents(prepared)
+    before = digest(prepared)
     answer = planned(prepared)
     assert answer.code == 0, answer.stderr
-    assert contents(prepared) == before
+    assert digest(prepared) == before
     found = dict(line.split(": ", 1) for line in answer.stdout.splitlines())
     numbers = {
         name: [float(x) for x in re.findall(r"\d+\.?\d*(?:e-\d+)?", text)] for name, text in found.items()

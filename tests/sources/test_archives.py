@@ -19,7 +19,8 @@ from tqdm import tqdm
 from cl.images.image import Splits
 from cl.sources import cifar10, cifar100, stl10
 from cl.sources._shared import archives
-from tests.support.archives import CLASSES, add_member, add_special, contents, tiny_cifar, tiny_stl10
+from tests.support.archives import CLASSES, add_member, add_special, tiny_cifar, tiny_stl10
+from tests.support.pictures import digest
 from tests.support.processes import join, start_fork
 from tests.support.server import Server
 
@@ -90,7 +91,7 @@ def assert_unpacked(offered: SimpleNamespace, found: Splits) -> None:
     """The files are those that the archive was made from."""
     folder = offered.archive.base_folder
     assert names_in(offered.raw) - {offered.archive.filename} == {folder}
-    assert contents(offered.raw / folder) == contents(offered.made / folder)
+    assert digest(offered.raw / folder) == digest(offered.made / folder)
     assert found.classes == CLASSES
 
 

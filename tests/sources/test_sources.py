@@ -11,7 +11,8 @@ from PIL import Image as Picture
 from cl.images.image import UNLABELLED, raw_images
 from cl.runtime.registry import kinds
 from cl.sources import check_labels
-from tests.support.archives import contents, noise, splits_of, write_and_read
+from tests.support.archives import noise, splits_of, write_and_read
+from tests.support.pictures import digest
 
 
 @pytest.mark.parametrize("kind", kinds("sources"))
@@ -26,7 +27,7 @@ def test_every_source_keeps_the_contract(kind, source, tmp_path) -> None:
     readers = write_and_read(found, tmp_path / "a")
     assert [len(reader) for reader in readers] == [len(found.train), len(found.val)]
     write_and_read(splits_of(settings, tmp_path / "raw"), tmp_path / "b")
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
 NEED_FILES = {"cifar10", "cifar100", "folder", "imagenet", "imagenet100", "stl10", "table", "unlabelled"}

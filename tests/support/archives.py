@@ -27,11 +27,6 @@ def noise(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def splits_of(source: Source, raw: Path) -> Splits:
     return module_of("sources", source.kind).splits(source, raw)
 

@@ -1,15 +1,25 @@
-"""Tables read, and damage to files."""
+"""Tables and features in files, and damage to files."""
 
 import csv
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+
+from cl.commands.inputs import feature_files
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows, by the names of the columns."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def write_features(path: Path, features: np.ndarray, notes: dict[str, str] | None = None) -> Path:
+    """A file of the features of images called 0.jpg, 1.jpg, ..."""
+    with closing(feature_files.writer(path, features.shape[1:], notes or {})) as file:
+        file.append([f"{number}.jpg" for number in range(len(features))], features.astype("f4"))
+    return path
 
 
 def flip_bit(path: Path, bit: int) -> None:
