@@ -92,7 +92,7 @@ TINY = "vit_tiny_patch16_224"
 )
 def test_arguments_of_timm_are_followed_or_refused_by_name(name, options, refused, tmp_path) -> None:
     if name == TINY:
-        options = options | {"img_size": 64}
+        options = {"img_size": 64, "depth": 2} | options
     channels = options.get("in_chans") or 3
     theirs = network(name, **options | {"in_chans": channels})
     save_for_hf(theirs, str(tmp_path), model_args=options, safe_serialization=True)

@@ -37,7 +37,7 @@ TINY: dict[str, list[dict[str, Any]]] = {
         {**TIMM, "name": "test_efficientnet"},
     ],
 }
-# Of large views and small crops: networks of timm halve them five times, ours here three times, a cut once.
+# Of large views and small crops that are cut; half as large otherwise: timm halves them five times.
 SIZES = {"resnet": (32, 16), "vit": (96, 64), "timm": (96, 64)}
 SETTINGS = [(kind, number) for kind in kinds("networks.backbones") for number in range(len(TINY[kind]))]
 
@@ -60,6 +60,8 @@ def trained(
     """Two steps of a method on the backbone, a copy through the state dict, then another step of both."""
     kind, option, cut = case
     tasks, sizes = [], SIZES[backbone.kind]
+    if cut == WHOLE:
+        sizes = sizes[0] // 2, sizes[1] // 2
     for _ in range(2):
         torch.manual_seed(0)
         network = backbones.build(backbone).double()

@@ -49,8 +49,13 @@ def normalised(pixels: np.ndarray) -> torch.Tensor:
     return torch.from_numpy((pixels - np.array(MEAN)) / np.array(STD)).permute(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("name", resnet.PUBLISHED)
-@pytest.mark.parametrize("width", resnet.WIDTHS)
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        *((name, 1) for name in resnet.PUBLISHED),
+        *((name, width) for name in ("resnet18", "resnet50") for width in resnet.WIDTHS if width != 1),
+    ],
+)
 def test_weights_grow_with_the_square_of_the_width(name, width) -> None:
     """Except those of norms and of the stem, which has three input channels: they grow with the width.
 
@@ -124,14 +129,14 @@ def test_colour_spaces_are_scikit_images(space, theirs) -> None:
 @pytest.mark.parametrize(("space", "theirs"), [("lab", rgb2lab), ("ycbcr", rgb2ycbcr)])
 def test_each_of_two_networks_sees_its_own_channels(space, theirs) -> None:
     """Lightness alone or colour alone, normalised with CMC's constants; their features lie side by side."""
-    network, pixels = two(space), images(3)
+    network, pixels = two(space, width=0.125), images(3)
     mean, std = (np.array(values) for values in CMC[space])
     channels = torch.from_numpy((theirs(pixels) - mean) / std).permute(0, 3, 1, 2)
     found = network(normalised(pixels))
-    assert found.shape == (3, network.fc_features) == (3, 1024)
+    assert found.shape == (3, network.fc_features) == (3, 128)
     lightness, colour = network.networks
-    torch.testing.assert_close(found[:, :512], lightness(channels[:, :1]), atol=1e-9, rtol=1e-9)
-    torch.testing.assert_close(found[:, 512:], colour(channels[:, 1:]), atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(found[:, :64], lightness(channels[:, :1]), atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(found[:, 64:], colour(channels[:, 1:]), atol=1e-9, rtol=1e-9)
 
 
 def test_weights_of_one_network_are_refused(tmp_path) -> None:
@@ -143,12 +148,13 @@ def test_weights_of_one_network_are_refused(tmp_path) -> None:
 
 
 def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
+    network = two("lab", width=0.125)
     for name in ("torchvision", "detectron2"):
         with pytest.raises(ValueError, match=f"{name} supports only kind=resnet .*choose onnx"):
-            formats.write(two("lab"), name, tmp_path / "out", 32, {})
+            formats.write(network, name, tmp_path / "out", 32, {})
     with pytest.raises(ValueError, match="timm does not know the resnet18 .* two streams; choose onnx"):
         config.check(compose(tmp_path, "backbone=resnet18_lab")).backbone.in_timm()
-    save_tensors(two("lab").state_dict(), tmp_path / "backbone.safetensors", {})
+    save_tensors(network.state_dict(), tmp_path / "backbone.safetensors", {})
     with pytest.raises(ValueError, match="holds the two networks of a backbone with streams"):
         foreign.load(str(tmp_path / "backbone.safetensors"))
 
@@ -179,7 +185,9 @@ def test_a_network_that_gives_maps_or_tokens_is_refused() -> None:
 @pytest.mark.parametrize("name", ["resnet18", "vit", "test_convnext"])
 def test_the_first_layer_for_rgb_is_inflated_to_bands(name, channels) -> None:
     """Each band gets the mean filter times 3 / C, so an image of equal bands gives what a gray one gave."""
-    configs = {"resnet18": tiny.residual()} | {each: tiny.config(each) for each in ("vit", "test_convnext")}
+    configs = {"resnet18": tiny.residual(width=0.125)} | {
+        each: tiny.config(each) for each in ("vit", "test_convnext")
+    }
     torch.manual_seed(0)
     rgb = backbones.build(configs[name]).eval()
     wider = configs[name].model_copy(update={"channels": channels})

@@ -28,8 +28,8 @@ CUTS = [
 def test_patches_give_the_expected_number_of_embeddings(change, count) -> None:
     config = patches.Combine(**{**COMBINE, **change})
     torch.manual_seed(0)
-    network = backbones.build(residual())
-    projector, predictor = nn.Linear(512, 8), nn.Linear(8, 8)
+    network = backbones.build(residual(width=0.125))
+    projector, predictor = nn.Linear(64, 8), nn.Linear(8, 8)
     images = torch.randn(3, 3, 24, 24)
     embeddings = patches.encode(config, images, network, projector, predictor, torch.Generator())
     assert embeddings.shape == (3, count, 8)
@@ -51,7 +51,7 @@ def test_patches_are_cut_column_by_column_and_stitched_back() -> None:
 def test_patches_stitched_at_the_input_are_halves_of_the_image() -> None:
     """Pixels, encoder and all: the left half of an image is what its two left patches make."""
     torch.manual_seed(0)
-    network = backbones.build(residual()).eval()
+    network = backbones.build(residual(width=0.125)).eval()
     config = patches.Combine(**{**COMBINE, "stage": "input", "pairs": "adjacent"})
     images = torch.randn(2, 3, 16, 16)
     ours = patches.encode(config, images, network, nn.Identity(), nn.Identity(), torch.Generator())

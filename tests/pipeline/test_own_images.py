@@ -26,7 +26,7 @@ from tests.support.stages import Stage, answers
 SIZES = [setting for setting in TINY if "patches" not in setting] + [
     *("dataset.name=own", "dataset.resize=32", "dataset.crop=32", "dataset.holdout=0.3"),
     *("transfer=[]", "optim.monitor.queries=20", "optim.monitor.bank=20"),
-    "optim.monitor.k=3",
+    *("optim.monitor.k=3", "backbone.width=0.125"),
 ]
 ANALYSES = "analysis=[alignment_uniformity,neighbours,embedding]"
 

@@ -132,22 +132,20 @@ def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, h
     assert other["seconds"] < 0.5
 
 
-@pytest.mark.parametrize(
-    ("file", "changed"),
-    [
-        ("params.yaml", False),  # recorded as parameters
-        ("cl/features/knn.py", True),
-        ("cl/losses/mine.py", True),
-        ("pipeline/conf/loss/mine.yaml", True),
-        ("cl/losses/__pycache__/mine.py", False),
-        ("notes.py", False),
-    ],
-)
-def test_uncommitted_and_untracked_code_is_recorded(file, changed, workspace) -> None:
+def test_uncommitted_and_untracked_code_is_recorded(workspace) -> None:
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t.t"]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
         subprocess.run([*git, *arguments], check=True)
-    (workspace / file).parent.mkdir(exist_ok=True)
-    with (workspace / file).open("a") as text:
-        text.write("# more\n")
-    assert provenance.code() == (provenance.git("rev-parse", "HEAD"), changed)
+    for file, changed in {
+        "params.yaml": False,  # recorded as parameters
+        "cl/features/knn.py": True,
+        "cl/losses/mine.py": True,
+        "pipeline/conf/loss/mine.yaml": True,
+        "cl/losses/__pycache__/mine.py": False,
+        "notes.py": False,
+    }.items():
+        (workspace / file).parent.mkdir(exist_ok=True)
+        with (workspace / file).open("a") as text:
+            text.write("# more\n")
+        assert provenance.code() == (provenance.git("rev-parse", "HEAD"), changed), file
+        subprocess.run([*git, "stash", "-qua"], check=True)
