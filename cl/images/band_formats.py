@@ -13,6 +13,7 @@ import numpy as np
 from cl.images import decoding
 
 GDAL_METADATA = 42112  # the TIFF tag
+ROWS_AND_COLUMNS = ["Y", "X"]
 BAND_AXES = set("CSIQ")  # of tifffile: channel, sample, and pages without a meaning
 MOST_PACKED = 4096  # bytes of pixels in a byte of a file; LZW, DEFLATE and RLE reach less
 MOST_BYTES = 2**32  # of an image in the index of shards
@@ -57,12 +58,16 @@ def check_size(content_bytes: int, shape: Sequence[int], dtype: np.dtype) -> Non
         )
 
 
-def _bands_last(content_bytes: int, axes: str, array: Any, read: Callable[[], np.ndarray]) -> np.ndarray:
+def _bands_last(
+    content_bytes: int, axes: Sequence[str], array: Any, read: Callable[[], np.ndarray]
+) -> np.ndarray:
     """(H, W, C) of an array with rows Y, columns X and at most one axis of bands; others are not read."""
-    sizes = [(axis, n) for axis, n in zip(axes, array.shape, strict=True) if n > 1 or axis in "YX"]
+    sizes = [
+        (axis, n) for axis, n in zip(axes, array.shape, strict=True) if n > 1 or axis in ROWS_AND_COLUMNS
+    ]
     names = [axis for axis, _ in sizes]
     bands = [place for place, name in enumerate(names) if name in BAND_AXES]
-    if [name for name in names if name not in BAND_AXES] != ["Y", "X"] or len(bands) > 1:
+    if [name for name in names if name not in BAND_AXES] != ROWS_AND_COLUMNS or len(bands) > 1:
         raise ValueError(
             f"axes {', '.join(f'{axis} of {n}' for axis, n in sizes)}, expected rows Y, columns X and bands; "
             "write its images into a .npy of four axes, as (N, Y, X, C)"
@@ -154,9 +159,7 @@ def ome_zarr(files: Mapping[str, bytes]) -> Pixels:
     if array.nchunks > MOST_CHUNKS:
         raise ValueError(f"an array of {array.nchunks} chunks, expected at most {MOST_CHUNKS}")
     named = [axis["name"] if isinstance(axis, dict) else axis for axis in image.get("axes", "tczyx")]
-    axes = (
-        "".join(name.upper() for name in named) if all(len(name) == 1 for name in named) else "?" * len(named)
-    )
+    axes = [name.upper() for name in named]
     pixels = _bands_last(sum(map(len, files.values())), axes, array, lambda: array[:])
     channels = described.get("omero", {}).get("channels", ())
     return Pixels(pixels, tuple(str(channel.get("label", "")) for channel in channels))
@@ -203,7 +206,7 @@ def _shown(stored: np.ndarray, header: Any, colours: str) -> np.ndarray:
     """float32 by a window or in units; else the stored integers, with 0 as black."""
     from pydicom.pixels import apply_modality_lut, apply_voi_lut
 
-    is_scaled = (header.get("RescaleSlope", 1), header.get("RescaleIntercept", 0)) != (1, 0)
+    is_scaled = (header.get("RescaleSlope") or 1, header.get("RescaleIntercept") or 0) != (1, 0)
     in_units = apply_modality_lut(stored, header) if is_scaled or "ModalityLUTSequence" in header else stored
     shown = apply_voi_lut(in_units, header) if colours.startswith("MONOCHROME") else in_units
     if shown is not stored:

@@ -23,7 +23,7 @@ IN_STACK = re.compile(r"(.*)\[(\d+)\](\.npy)", re.IGNORECASE | re.DOTALL)
 
 def content_of(path: Path) -> bytes:
     """An encoded image; raises OSError if it does not exist."""
-    if path.is_dir():
+    if path.suffix.lower() == ZARR and path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
         return zipped((file.relative_to(path).as_posix(), file) for file in files)
     if (stack := stack_of(path)) is None:
