@@ -227,6 +227,17 @@ def test_mutated_files_give_finite_pixels_or_a_short_reason(kind, tmp_path) -> N
     assert 10 < reasons < 190
 
 
+def test_a_cut_stack_is_listed_as_one_file(tmp_path) -> None:
+    """Its header may name more images than memory has room for."""
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((3, 9, 8, 2), np.uint8))
+    assert images_of(str(path)) == [str(tmp_path / f"a[{number}].npy") for number in range(3)]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert images_of(str(path)) == [str(path)]
+    with pytest.raises(ValueError, match="expected numbers .H, W"):
+        load(content_of(path))
+
+
 @pytest.mark.parametrize("package", ["pydicom", "zarr"])
 def test_a_missing_package_is_named(package, tmp_path, monkeypatch) -> None:
     pixels = DEPTHS["uint8"][..., 0]
