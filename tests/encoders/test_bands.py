@@ -99,6 +99,9 @@ def test_commands_find_files_and_stacks_of_numbers(file, files, tmp_path) -> Non
     classified = cl.classify(labels, images=folder, encoder=encoder, ungrouped=True)
     assert sorted(classified.names) == sorted(names)
     assert len(classified.labels) == len(names)
+    given = {"train": folder, "labels": labels, "ungrouped": True, "holdout": 0.5, "k": 3}
+    assert 0 < cl.evaluate(encoder, **given).train_images < len(rows)
+    assert cl.compare(encoder, encoder, **given)
 
 
 def test_an_encoder_of_other_statistics_meets_those_of_the_data(file, band_folder, capsys) -> None:
