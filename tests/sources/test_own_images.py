@@ -18,6 +18,7 @@ from cl.config.rules.data import neighbours
 from cl.data.order import Neighbours, Plan
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
+from cl.images.folders import status_of
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
 from cl.runtime.registry import module_of
@@ -604,7 +605,9 @@ def test_stacks_and_folders_of_numbers_are_images_with_channels_only(kind, raw, 
     (raw / "own/images.csv").write_text("\n".join(rows))
     chosen = of_bands(tmp_path, kind)
     found = module_of("sources", kind).splits(chosen, raw)
-    assert all((image.status or "missing") != "missing" for image in (*found.train, *found.val))
+    for image in (*found.train, *found.val):
+        assert image.status == (None if kind == "table" else status_of(image.path))
+        assert status_of(image.path)[0].isdecimal()  # its size, and not that it is missing
     writing.write(found, kind, chosen, tmp_path / "shards", Team(2))
     for split in ("train", "val"):
         reader = Reader(tmp_path / "shards", split)
