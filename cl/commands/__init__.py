@@ -312,8 +312,8 @@ def evaluate_command(val: tuple[Path, ...], **options: Any) -> None:
 
     evaluation = evaluate(val=val or None, **options)
     _echo_counts(evaluation)
-    width = max(20, *(len(row.measure) for row in evaluation.rows()))
-    for row in evaluation.rows():
+    width = max(20, *(len(row.measure) for row in evaluation.measures))
+    for row in evaluation.measures:
         within = "(one group of images: no interval)"
         if row.low is not None:
             within = f"[{row.low:.1f}, {row.high:.1f}]"

@@ -78,11 +78,11 @@ def duplicates(
     parts = [matching.read(path) for path in files]
     show = progress("duplicates")
     matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]), show.say)
-    paths = [
-        Path(images or part.notes.get("folder", "")).expanduser() / name
-        for part in parts
-        for name in part.names
-    ]
+    stems = [path.stem for path in files]
+    splits = stems if len({*stems}) == len(files) else [str(path) for path in files]
+    named = [(name, split) for split, part in zip(splits, parts, strict=True) for name in part.names]
+    roots = [Path(images or part.notes.get("folder", "")).expanduser() for part in parts]
+    paths = [root / name for root, part in zip(roots, parts, strict=True) for name in part.names]
     if len(paths) < 2:
         raise ValueError(f"{files[0]} has features of 1 image, which cannot have copies; embed more images")
     rows = np.concatenate([part.features for part in parts]) if len(parts) > 1 else parts[0].features
@@ -100,18 +100,14 @@ def duplicates(
             "with --images"
         ) from error
     show.say(*_calibrated(calibration))
-    stems = [path.stem for path in files]
-    names = stems if len({*stems}) == len(files) else [str(path) for path in files]
-    splits = [name for name, part in zip(names, parts, strict=True) for _ in part.names]
-    every = [name for part in parts for name in part.names]
-    copies = _copies(every, splits, pairs)
+    copies = _copies(named, pairs)
     if len(parts) > 1:
         _warn(files, len(parts[0].names), pairs, show.say)
     if target and target.suffix == ".html":
         about = "A row is a group of copies, with the cosine to the most similar other image of the group."
-        place = dict(zip(zip(splits, every, strict=True), paths, strict=True))
+        place = dict(zip(named, paths, strict=True))
         shown = (
-            [(place[copy.split, copy.name], f"{copy.cosine:.3f} {copy.split} {copy.name}") for copy in group]
+            [(place[copy.name, copy.split], f"{copy.cosine:.3f} {copy.split} {copy.name}") for copy in group]
             for _, group in groupby(copies, lambda copy: copy.group)
         )
         pictures.write(target, "Copies", about, shown, loaded.transform.decoded)
@@ -138,28 +134,20 @@ def _calibrated(calibration: Calibration) -> list[str]:
     ]
 
 
-def _copies(names: list[str], splits: list[str], pairs: Pairs) -> list[Copy]:
+def _copies(named: list[tuple[str, str]], pairs: Pairs) -> list[Copy]:
+    """The copies among images with these names and splits."""
     best: dict[int, tuple[float, float, int]] = {}
     columns = zip(pairs.positions.tolist(), pairs.cosines.tolist(), pairs.agreements.tolist(), strict=True)
     for (first, second), cosine, agreement in columns:
         for image, other in ((first, second), (second, first)):
             best[image] = max(best.get(image, (-np.inf, 0.0, 0)), (cosine, agreement, -other))
-    group = groups(len(names), pairs.positions).tolist()
+    group = groups(len(named), pairs.positions).tolist()
     number: dict[int, int] = {}
     copies = []
     for image, (cosine, agreement, other) in sorted(best.items()):
         label = number.setdefault(group[image], len(number) + 1)
-        copies.append(
-            Copy(
-                label,
-                names[image],
-                splits[image],
-                names[-other],
-                splits[-other],
-                round(cosine, DIGITS),
-                round(agreement, DIGITS),
-            )
-        )
+        values = round(cosine, DIGITS), round(agreement, DIGITS)
+        copies.append(Copy(label, *named[image], *named[-other], *values))
     return sorted(copies, key=lambda copy: copy.group)
 
 

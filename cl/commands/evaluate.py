@@ -62,32 +62,17 @@ class Evaluation:
     linear: logistic regression.
     pixels: kNN on the pixels instead of features, as in `cl.features.extraction.Pixels`.
     majority: every image gets the most frequent class of the training images.
-    independent: how many independent images each of these four counts; 0 if all are of one group.
-    columns: the measures of `predict` and `across`.
+    measures: these four with their intervals, then those of `predict` and `across`.
     """
 
     knn: float
     linear: float
     pixels: float
     majority: float
-    k: int
     train_images: int
     val_images: int
     classes: int
-    independent: tuple[float, ...]
-    columns: tuple[Accuracy, ...] = ()
-
-    def rows(self) -> Iterator[Accuracy]:
-        """Every measure."""
-        measures = {
-            f"kNN, k = {self.k}": self.knn,
-            "logistic regression": self.linear,
-            "kNN, raw pixels": self.pixels,
-            "most frequent class": self.majority,
-        }
-        for (measure, percent), images in zip(measures.items(), self.independent, strict=True):
-            yield Accuracy(measure, percent, *(interval(percent, images) or (None, None)))
-        yield from self.columns
+    measures: list[Accuracy]
 
 
 def evaluate(
@@ -158,31 +143,22 @@ def evaluate(
         say(f"left out validation images that are also training images: {copies}")
     bank, known_pixels = _apart(bank, loaded.width)
     queries, asked_pixels = _apart(queries, loaded.width)
-    found = correct_by(bank.features, bank.labels, queries.features, queries.labels, k=k)
-    pixels = checked(known_pixels, bank.labels, asked_pixels, queries.labels)
-    right = [*found.values()]
-    right.insert(2, knn_correct(*pixels, k=k).numpy().astype(float))
-    knn, linear, raw, majority = (100 * float(each.mean()) for each in right)
-    by_column = list[Accuracy]()
+    knn, linear, majority = correct_by(
+        bank.features, bank.labels, queries.features, queries.labels, k=k
+    ).values()
+    raw = knn_correct(*checked(known_pixels, bank.labels, asked_pixels, queries.labels), k=k).numpy()
+    named = {f"kNN, k = {k}": knn, "logistic regression": linear, "kNN, raw pixels": raw.astype(float)}
+    named["most frequent class"] = majority
+    measures = [_accuracy(name, right, queries.together) for name, right in named.items()]
+    percents = [each.percent for each in measures]
     if table and predict:
-        by_column += _predicted(predict, table, bank, queries, k)
+        measures += _predicted(predict, table, bank, queries, k)
     if table and across:
-        by_column += _across(across, table, bank, queries, k)
-    evaluation = Evaluation(
-        knn=knn,
-        linear=linear,
-        pixels=raw,
-        majority=majority,
-        k=k,
-        train_images=len(bank),
-        val_images=len(queries),
-        classes=len({*bank.labels, *queries.labels}),
-        independent=tuple(independent(each, queries.together) for each in right),
-        columns=tuple(by_column),
-    )
+        measures += _across(across, table, bank, queries, k)
     if target:
-        write_table(target, columns_of(Accuracy, [*evaluation.rows()]))
-    return evaluation
+        write_table(target, columns_of(Accuracy, measures))
+    classes = len({*bank.labels, *queries.labels})
+    return Evaluation(*percents, len(bank), len(queries), classes, measures)
 
 
 def _apart(images: LabelledImages, width: int) -> tuple[LabelledImages, np.ndarray]:

@@ -104,7 +104,7 @@ def test_classes_are_found_across_sites_by_both_encoders_in_either_order(data, t
         assert (row.low, row.high) == (-mirrored.high, -mirrored.low)
     by_measure = {row.measure: row for row in found.columns}
     for encoder, column in zip(encoders, "ab", strict=True):
-        alone = {row.measure: row.percent for row in cl.evaluate(encoder, **given, across="site").columns}
+        alone = {row.measure: row.percent for row in cl.evaluate(encoder, **given, across="site").measures}
         for measure in ("across site: kNN", "across site: logistic regression"):
             assert getattr(by_measure[measure], column) == pytest.approx(alone[measure])
     (worst,) = (name for name in by_measure if re.match(r"worst site \([ab]\): kNN", name))
@@ -128,12 +128,12 @@ def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_pa
     table = Labels(tmp_path / "labels.csv", others={"--across": "site"})
     bank, queries = images.at(np.arange(60)), images.at(np.arange(60, 120))
     worst = [*compare._across("site", table, bank, queries, 2, 3)][1]
-    of_all, of_worst, *_ = across("site", table, bank, queries, [2], 3)
+    (_, right, *_), (measure, _, at, _), *_ = across("site", table, bank, queries, [2], 3)
     sites = np.array([row[2] for row in rows[60:]])
-    means = {site: of_all.right[sites == site].mean() for site in sites}
-    assert worst.measure == of_worst.measure == f"worst site ({min(means, key=means.__getitem__)}): kNN"
-    np.testing.assert_array_equal(of_worst.at, sites == min(means, key=means.__getitem__))
-    scores = {"kNN": 100 * of_worst.right[of_worst.at]}
+    means = {site: right[sites == site].mean() for site in sites}
+    assert worst.measure == measure == f"worst site ({min(means, key=means.__getitem__)}): kNN"
+    np.testing.assert_array_equal(at, sites == min(means, key=means.__getitem__))
+    scores = {"kNN": 100 * right[at]}
     corrected, uncorrected = (judge(scores, tail=0.025 / number).overall for number in (4, 1))
     assert (worst.low, worst.high) == (corrected.low, corrected.high)
     assert corrected.low < uncorrected.low

@@ -58,7 +58,7 @@ def test_accuracies_are_those_of_the_features(data, tmp_path) -> None:
     rows = features["train"], labels["train"], features["val"], labels["val"]
     assert (found.knn, found.linear) == (cl.knn_accuracy(*rows, k=1), cl.linear_probe(*rows))
     assert (found.majority, found.train_images, found.val_images, found.classes) == (50, 24, 12, 2)
-    knn, _, pixels, majority = found.rows()
+    knn, _, pixels, majority = found.measures
     assert knn[:2] == ("kNN, k = 1", found.knn)
     train, val = (
         Pixels()(torch.stack([encoder.transform(path) for path in sorted(data.glob(f"{split}/*/*/*.jpg"))]))
@@ -67,7 +67,7 @@ def test_accuracies_are_those_of_the_features(data, tmp_path) -> None:
     assert pixels.percent == cl.knn_accuracy(train, labels["train"], val, labels["val"], k=1)
     assert majority[1:] == pytest.approx((50, 25.4, 74.6), abs=0.1)  # Wilson's for 6 of 12
     written = pq.read_table(tmp_path / "accuracies.parquet").to_pylist()
-    assert written == [row._asdict() for row in found.rows()]
+    assert written == [row._asdict() for row in found.measures]
 
 
 def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp_path) -> None:
@@ -79,7 +79,9 @@ def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp
     write_csv(tmp_path / "labels.csv", ["path", "label", "site"], rows)
     encoder, table = cl.load(data / "encoder.safetensors"), tmp_path / "labels.csv"
     given = {"train": data / "train", "val": data / "val", "labels": table, "k": 1}
-    found = {row.measure: row for row in cl.evaluate(encoder, predict="site", across="site", **given).rows()}
+    found = {
+        row.measure: row for row in cl.evaluate(encoder, predict="site", across="site", **given).measures
+    }
     features = {path: encoder.embed([path])[0] for path in sites}
     classes = {path: path.parts[-3] for path in sites}
 
@@ -165,7 +167,7 @@ def test_images_of_a_group_and_equal_files_count_once(data, tmp_path, capsys) ->
     ]
     write_csv(data / "groups.csv", ["path", "label", "group"], rows)
     grouped = cl.evaluate(encoder, **sides, labels=data / "groups.csv", k=3)
-    for row, *others in zip(alone.rows(), copied.rows(), grouped.rows(), strict=True):
+    for row, *others in zip(alone.measures, copied.measures, grouped.measures, strict=True):
         for other in others:
             assert other.percent == row.percent
             assert other.high - other.low > row.high - row.low
@@ -216,7 +218,8 @@ def test_a_burst_stays_on_one_side_and_one_group_cannot_be_held_out(data, bursts
     found, alone = (cl.evaluate(train=bursts, ungrouped=each, **options) for each in (False, True))
     assert re.search(r"[56]\d of 60 images are in about \d+ bursts", capsys.readouterr().err)
     assert found.knn < 80 < alone.knn
-    assert min(found.independent) < found.val_images
+    knn, alone_at = found.measures[0], interval(found.knn, found.val_images)
+    assert knn.high - knn.low > alone_at.high - alone_at.low
     rows = [
         (file.relative_to(tmp_path), file.parts[-2], "one") for file in sorted(tmp_path.glob("*/*/*.png"))
     ]

@@ -200,7 +200,7 @@ def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
         r"their.parquet is not a file of features": [tmp_path / "their.parquet", "a.jpg"],
         r"another encoder .*embed the images of both": [path, foreign],
         r"no images.*empty": [path, tmp_path / "empty", *of],
-        r"none.npy has features of no image": [none, "1.jpg"],
+        r"none.npy contains no features": [none, "1.jpg"],
         r"no file robin.jpg, and no image of that name": [path, "robin.jpg"],
         r"missing.parquet.*cl embed": [tmp_path / "missing.parquet", "a"],
         r"page.pdf .*\.html, \.csv or \.parquet": [path, "03.jpg", "--to", "page.pdf"],

@@ -123,8 +123,8 @@ def folds_of(
     for label in _unseen(folds, targets):
         count = counted(int(targets[:, label].sum()), "labelled images")
         raise ValueError(
-            f"class {classes[label]!r} has {count}, expected at least 2 that can be held out apart (images "
-            "of a group or burst, and copies, stay together); label more, or remove this label"
+            f"class {classes[label]!r} has {count}, expected at least 2 that can be held out separately "
+            "(images of a group or burst, and copies, stay together); label more, or remove this label"
         )
     return folds
 

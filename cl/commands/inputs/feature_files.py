@@ -127,7 +127,7 @@ class Csv:
     def read(path: Path) -> Features:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             if "," not in file.readline():
-                raise ValueError("save it with commas between its cells and points in its numbers")
+                raise ValueError("save it with commas between cells and decimal points")
         options = csv.ConvertOptions(column_types={"name": pa.string()})
         layout = csv.ParseOptions(newlines_in_values=True)
         table = csv.read_csv(path, parse_options=layout, convert_options=options)

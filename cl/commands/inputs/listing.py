@@ -26,6 +26,7 @@ from cl.images.folders import (
 )
 
 LIST, TABLES = ".txt", (".csv", ".parquet")
+NAMES, OFFSETS = "names.txt", "offsets"  # a name per line; the start of each line, and the end of the last
 OFFSET = np.dtype("<i8")
 
 
@@ -129,22 +130,14 @@ class ImageNames:
     folder: Path
     suffixes: set[str] = field(default_factory=lambda: SUFFIXES)
 
-    @property
-    def _names(self) -> Path:
-        return self.folder / "names.txt"
-
-    @property
-    def _offsets(self) -> Path:
-        """The file with the start of each name's line in the file of names, and the end of the last line."""
-        return self.folder / "offsets"
-
     def __len__(self) -> int:
-        return self._offsets.stat().st_size // OFFSET.itemsize - 1
+        return (self.folder / OFFSETS).stat().st_size // OFFSET.itemsize - 1
 
     def names(self, start: int, stop: int) -> list[str]:
         """The names of images start to stop - 1."""
-        offsets = np.fromfile(self._offsets, OFFSET, stop - start + 1, offset=start * OFFSET.itemsize)
-        with self._names.open("rb") as file:
+        place = start * OFFSET.itemsize
+        offsets = np.fromfile(self.folder / OFFSETS, OFFSET, stop - start + 1, offset=place)
+        with (self.folder / NAMES).open("rb") as file:
             file.seek(int(offsets[0]))
             return file.read(int(offsets[-1] - offsets[0])).decode().split("\n")[:-1]
 
@@ -152,7 +145,7 @@ class ImageNames:
         """List the images; a hash of names, sizes and times of change, and the other files by reason."""
         sha, left_out, end = hashlib.sha256(), Counter[str](), 0
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._names.open("wb") as names, self._offsets.open("wb") as offsets:
+        with (self.folder / NAMES).open("wb") as names, (self.folder / OFFSETS).open("wb") as offsets:
             for name, status in images_in(self.inputs, left_out, self.suffixes):
                 sha.update(f"{name}\0{status}\n".encode())
                 offsets.write(end.to_bytes(OFFSET.itemsize, "little"))

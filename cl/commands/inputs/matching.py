@@ -30,7 +30,7 @@ def read(path: Path) -> Features:
     """
     features = feature_files.read(path)
     if not features.features.size:
-        raise ValueError(f"{path} has features of no image; write another file with `cl embed`")
+        raise ValueError(f"{path} contains no features; write it again with `cl embed`")
     name, rows = Counter(features.names).most_common(1)[0]
     if rows > 1:
         raise ValueError(f"{path} has {rows} rows of {name}; keep one for each image")

@@ -1,7 +1,6 @@
 """How well features predict a column of the labels' table, and find classes across its values."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,26 +23,16 @@ def cells(
     return known, values
 
 
-class Across(NamedTuple):
-    """How often a measure finds the class of images, from training images of other values of a column.
-
-    right: (M, E) of 0 or 1, of M validation images by E encoders.
-    at: (M,), which of them count: all, or those of the worst value.
-    chosen_of: the number of values of which the worst was chosen, else 1.
-    """
-
-    measure: str
-    right: np.ndarray
-    at: np.ndarray
-    chosen_of: int
-
-
 def across(
     name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, ends: list[int], k: int
-) -> Iterator[Across]:
-    """KNN and logistic regression across the values of a column; of all images, and of the worst value.
+) -> Iterator[tuple[str, np.ndarray, np.ndarray, int]]:
+    """Whose class kNN and logistic regression find from training images of other values of a column.
 
-    The worst value has the lowest mean over its images and the encoders, whose features end at `ends`.
+    By E encoders, whose features end at `ends`. The worst value has the lowest mean over images and encoders.
+
+    Yields:
+        The measure; (M, E) of 0 or 1; (M,), which images count: all, or those of the worst value; and of how
+        many values it is the worst, else 1.
     """
     known, values = cells(table, "--across", name, bank, queries)
     parts = [(known != value, values == value) for value in np.unique(values)]
@@ -57,7 +46,7 @@ def across(
     found = [correct_in_parts(x, bank.labels, y, queries.labels, parts, k=k) for x, y in sides]
     for measure in ("kNN", "logistic regression"):
         right = np.stack([each[measure] for each in found], 1)
-        yield Across(f"across {name}: {measure}", right, np.ones(len(right), bool), 1)
+        yield f"across {name}: {measure}", right, np.ones(len(right), bool), 1
         _, of_worst = min(parts, key=lambda part: right[part[1]].mean())
         title = f"worst {name} ({values[of_worst][0] or 'none'}): {measure}"
-        yield Across(title, right, of_worst, len(parts))
+        yield title, right, of_worst, len(parts)

@@ -128,7 +128,7 @@ def _reasons(best: Start, images: int, trials: list[Tried]) -> list[str]:
         return [f"no gain shows ({_gains(trials)} points)"]
     if "kNN" not in best.measures:
         return [
-            f"its neighbours agree best ({best.score:.1f} %); what separates classes best, only labels show",
+            f"its neighbours agree best ({best.score:.1f} %); only labels show what separates classes best",
             "without labels, no number shows whether training does good or harm, so nothing was trained",
             f"50 labels (--labels) would show gains of {smallest_seen(50):.0f} points, 300 of "
             f"{smallest_seen(300):.0f}",
