@@ -360,7 +360,8 @@ def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **
 
     matches = search(features, queries, to=to, **options)
     if to:
-        echo(f"{to}: {len(matches.queries)} queries, {matches.positions.shape[1]} images each")
+        count, top = matches.positions.shape
+        echo(f"{to}: queries: {count}, images each: {top}")
         return
     for query, rank, name, cosine in matches.rows():
         if rank == 1 and len(matches.queries) > 1:

@@ -241,7 +241,6 @@ def _trained(
 
 def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[..., None]) -> Targets:
     """The targets, where images of a burst have one group; rows are their features (N, D)."""
-    assert known.groups is not None
     files = [root / name for name in known.names]
     labels = np.array(joined(known.targets, known.classes))
     together, remarks = with_bursts(known.groups, [rows], files, labels)

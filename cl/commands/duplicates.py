@@ -16,7 +16,6 @@ from cl.commands.jobs.near_duplicates import Calibration, Pairs
 from cl.commands.outputs import pictures
 from cl.commands.outputs.tables import PAGE_OR_TABLE, target_of
 from cl.console.command import progress
-from cl.console.wording import counted
 from cl.encoders.encoder import Encoder
 from cl.features.copies import groups
 from cl.runtime.tables import columns_of, write_table
@@ -157,6 +156,6 @@ def _warn(files: Sequence[Path], first_of_validation: int, pairs: Pairs, say: An
     shared = len(np.unique(pairs.positions[inside[:, 0] & ~inside[:, 1], 1]))
     if shared:
         say(
-            f"warning: {counted(shared, 'images')} in {files[1]} are copies of images in {files[0]}; results "
-            "on them are too good, so leave them out of one of the two"
+            f"warning: images in {files[1]} that are copies of images in {files[0]}: {shared}; results on "
+            "them are too good, so leave them out of one of the two"
         )

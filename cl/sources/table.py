@@ -162,7 +162,7 @@ def splits(config: Config, raw: Path) -> Splits:
         status = " ".join(status_of(root / file) for file in files) or None
         listed[split].add(row.path, status, labels.get(row.label, UNLABELLED), files, group=group, **roles)
     if not all(listed.values()):
-        reasons = "".join(f"; {counted(n, 'rows')} {reason} are left out" for reason, n in left_out.items())
+        reasons = "".join(f"; left out {counted(n, 'rows')} {reason}" for reason, n in left_out.items())
         raise ValueError(
             f"{table} gives {len(listed['train'])} training and {len(listed['val'])} validation images, "
             "expected at least one of each; change dataset.holdout, or add a column split"

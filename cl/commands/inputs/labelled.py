@@ -101,7 +101,7 @@ def read(
     new = queries.at(~np.isin(np.arange(len(queries)), of_training))
     if not len(new):
         raise ValueError(
-            f"all {counted(len(queries), 'validation images')} are also training images; give others with val"
+            f"all validation images ({len(queries)}) are also training images; give others with val"
         )
     say(*_remarks(bank, new))
     return bank, new, len(queries) - len(new)
@@ -117,8 +117,8 @@ def _remarks(bank: LabelledImages, queries: LabelledImages) -> Iterator[str]:
     known = {*bank.labels.tolist()}
     yield from similar(sorted(known.union(queries.labels.tolist())))
     if unknown := [label for label in queries.labels.tolist() if label not in known]:
-        images_of = counted(len(unknown), "validation images")
-        yield f"{images_of} of classes without a training image, such as {unknown[0]}, count as errors"
+        such = f"classes without a training image, such as {unknown[0]}"
+        yield f"validation images of {such}, which count as errors: {len(unknown)}"
 
 
 def _check_classes(images: Inputs) -> None:

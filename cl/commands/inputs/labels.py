@@ -176,9 +176,9 @@ def _absolute(path: Path) -> str:
 
 def labels_in(given: Path) -> Labels | None:
     """The labels in a table of images; None for other inputs, and a table without a column of labels."""
-    if given.suffix.lower() not in TABLES:
-        return None
-    return Labels(given) if "label" in table.read(given, {"path": "path", "label": "label"}).columns else None
+    is_table = given.suffix.lower() in TABLES
+    has_labels = is_table and "label" in table.read(given, {"path": "path", "label": "label"}).columns
+    return Labels(given) if has_labels else None
 
 
 def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[str, str]]:
@@ -212,8 +212,7 @@ class Targets:
     names: N paths.
     classes: the C classes, sorted by name.
     targets: (N, C) bool; a row without a label is all False.
-    groups: (N,) int64, equal for images that are held out together, -1 for an image without a label; None:
-        images are independent.
+    groups: (N,) int64, equal for images that are held out together, -1 for an image of no group.
     has_groups: whether the table has groups.
     remarks: what the user should know.
     """
@@ -221,7 +220,7 @@ class Targets:
     names: Sequence[str]
     classes: list[str]
     targets: np.ndarray
-    groups: np.ndarray | None
+    groups: np.ndarray
     remarks: list[str]
     has_groups: bool = False
 
@@ -240,9 +239,8 @@ class Targets:
         return self._at([position[name] for name in names])
 
     def _at(self, rows: list[int]) -> "Targets":
-        groups = None if self.groups is None else self.groups[rows]
         names = [self.names[row] for row in rows]
-        return replace(self, names=names, targets=self.targets[rows], groups=groups)
+        return replace(self, names=names, targets=self.targets[rows], groups=self.groups[rows])
 
 
 def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
@@ -259,7 +257,7 @@ def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
     labelled = np.flatnonzero(targets.any(1)).tolist()
     if labels.has_groups:
         known = {group for _, group in rows} - {""}
-        remarks.append(f"images of each of the {counted(len(known), 'groups')} are held out together")
+        remarks.append(f"images of a group are held out together: {counted(len(known), 'groups')}")
     groups[labelled], copies = held_together(
         [rows[row][1] for row in labelled], digests([root / names[row] for row in labelled])
     )

@@ -7,8 +7,6 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from cl.console.wording import counted
-
 ALONE = {"positive": "have only their own views as positives", "within": "have no negatives and do not count"}
 USELESS = {"positive": "so none is a negative of another", "within": "so all remain negatives"}
 
@@ -39,8 +37,7 @@ def _check(role: str, column: str, counts: Counter[str | None]) -> list[str]:
         raise ValueError(
             f"{option}: no two of the {images} images have the same value; choose another column"
         )
-    without = f"{counted(alone, 'images')} without a value, or with one that no other has,"
-    return [f"{option}: {without} {ALONE[role]}"] if alone else []
+    return [f"{option}: images that {ALONE[role]}, as no other has their value: {alone}"] if alone else []
 
 
 def check_connected(column: str, groups: Sequence[str | None], values: Sequence[str | None]) -> list[str]:
