@@ -150,15 +150,15 @@ def evaluate(
     named = {f"kNN, k = {k}": knn, "logistic regression": linear, "kNN, raw pixels": raw.astype(float)}
     named["most frequent class"] = majority
     measures = [_accuracy(name, right, queries.together) for name, right in named.items()]
-    percents = [each.percent for each in measures]
+    of_knn, of_linear, of_pixels, of_majority = (each.percent for each in measures)
     if table and predict:
         measures += _predicted(predict, table, bank, queries, k)
     if table and across:
         measures += _across(across, table, bank, queries, k)
     if target:
         write_table(target, columns_of(Accuracy, measures))
-    classes = len({*bank.labels, *queries.labels})
-    return Evaluation(*percents, len(bank), len(queries), classes, measures)
+    counts = len(bank), len(queries), len({*bank.labels, *queries.labels})
+    return Evaluation(of_knn, of_linear, of_pixels, of_majority, *counts, measures)
 
 
 def _apart(images: LabelledImages, width: int) -> tuple[LabelledImages, np.ndarray]:
