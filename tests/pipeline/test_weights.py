@@ -144,7 +144,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
 def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, monkeypatch) -> None:
     """Its projector belongs to the other encoder and is not evaluated."""
     file = tmp_path / "given.safetensors"
-    save_encoder(file, stem="small", width=1)
+    save_encoder(file, stem="small", width=0.25)
     adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
     adapt += [
         "arms=[{optim: {base_lr: 1.0e-8, epochs: 2}}, {optim: {base_lr: 1.0e+38, epochs: 2}}]",
