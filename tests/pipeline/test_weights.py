@@ -120,13 +120,14 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
 
 def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp_path, here) -> None:
     """With a small stem, whose padding the file does not tell and `init` need not know."""
-    run(prepared, "backbone=resnet18_small", stages=("weights",))
+    small = ("backbone=resnet18_small", "backbone.width=0.125")
+    run(prepared, *small, stages=("weights",))
     params = config.load(prepared / "params.yaml")
     torch.manual_seed(7)
     given = backbones.build(params.backbone)
     torch.save({"state_dict": given.state_dict()}, tmp_path / "given.pth")
     given_file = f"init={tmp_path / 'given.pth'}"
-    assert run(prepared, given_file, "backbone=resnet18_small", stages=("weights",)) == ""
+    assert run(prepared, given_file, *small, stages=("weights",)) == ""
     beginning = start.load(prepared / "models" / "start.safetensors")
     assert beginning.origin["licence"] == "unknown"
     fresh, started = (pretraining.build(params, here, 120, weights).method for weights in (None, beginning))

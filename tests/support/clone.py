@@ -18,6 +18,7 @@ from tests.support.project import TINY
 KNN = [*TINY, "dataset.scenes.train=8", "dataset.scenes.val=4", "evaluation=[knn]", "evaluations.knn.k=5"]
 KNN += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
 DETECTION = {"iterations": 2, "batch_size": 2, "reference_batch": 2, "milestones": "[]", "warmup": 0}
+KNN += ["backbone.width=0.25"]
 SIZES = [*KNN, "transfer=[voc_c4]", "analysis=[neighbours]", "baseline=[random]"]
 SIZES += [f"transfers.voc_c4.{key}={value}" for key, value in {**DETECTION, "precise_bn": 1}.items()]
 
