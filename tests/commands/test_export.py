@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 import cl
 from cl.encoders import foreign
+from cl.runtime.tensor_files import load_tensors
 from tests.support.resnets import WIDTH, narrow, save_encoder
 from tests.support.stages import assert_refused
 from tests.support.transformers import transformer
@@ -29,6 +30,7 @@ def test_an_export_records_only_what_is_recorded_or_given(format, tmp_path) -> N
         done = cl.export(format, encoder=path, to=to, **options)
         assert ("no file records the size" in done.inputs) == (not options)
         written = to if format == "torchvision" else to / "model.safetensors"
+        torch.testing.assert_close(load_tensors(written)[0], load_tensors(path)[0], rtol=0, atol=0)
         loaded, normalisation = cl.load(written), foreign.load(str(written)).normalisation
         assert loaded.records_size == bool(options)
         assert (normalisation is None) == (not options)

@@ -18,7 +18,7 @@ from tests.support.pictures import digest
 from tests.support.project import compose
 from tests.support.stages import Answer, Stage, answers
 
-SETTINGS = ["optim.batch_size=64", "optim.epochs=40", "views.random.size=16", "backbone.width=0.125"]
+SETTINGS = ["optim.batch_size=64", "optim.epochs=40", "views.random.size=16"]
 SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
 SETTINGS += ["analysis=[]", "baseline=[]", "evaluation=[knn]", "transfer=[voc_c4_24k]", "evaluations.knn.k=5"]
 
