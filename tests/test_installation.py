@@ -101,7 +101,7 @@ def test_every_imported_package_is_declared() -> None:
 
 def test_what_commands_and_losses_import_is_declared_without_extras() -> None:
     """But for what they ask for in a sentence."""
-    asked_for = {"onnx", "onnxscript", "pillow_heif", "pydicom", "sklearn", "upath"}
+    asked_for = {"onnx", "onnxscript", "pillow_heif", "pydicom", "sklearn", "upath", "zarr"}
     seeds = ("cl", "cl/commands", "cl/losses", "cl/networks/backbones")
     files = {path for folder in seeds for path in (ROOT / folder).glob("*.py")}
     while more := {path for name in imported_modules(files) for path in module_files(name)} - files:
