@@ -1,8 +1,8 @@
 """The data path of bands against tifffile and torchvision: two views of an image, in one thread.
 
 Made images of 256 x 256 pixels and 16 bits; ours are shards of them, theirs uncompressed TIFF files. Both
-crop, flip, blur half of the views and change gain and offset of each band. As in `benchmarks.loading`,
-rates are per second of CPU time, the best of several rounds.
+crop, flip, blur, add noise, and change saturation, gain and offset; ours also turn and drop bands. As in
+`benchmarks.loading`, rates are per second of CPU time, the best of several rounds.
 """
 
 import io
@@ -76,12 +76,21 @@ def theirs(files: list[Path], reader: Reader) -> Callable[[], object]:
         for each in (reader.manifest.bands.mean, reader.manifest.bands.deviation)
     )
     contents, view = [path.read_bytes() for path in files], PARAMS.views["random"]
+    assert view.bands
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        gray, saturation = x.mean(0, keepdim=True), torch.empty(1).uniform_(0.6, 1.4)
+        x = gray + saturation * (x - gray) + 0.1 * torch.rand(1) * torch.randn(x.shape)
+        return x * torch.empty(len(x), 1, 1).uniform_(0.6, 1.4) + torch.empty(len(x), 1, 1).uniform_(
+            -0.4, 0.4
+        )
+
     views = v2.Compose(
         [
             v2.RandomResizedCrop(view.size, scale=view.area, antialias=True),
             v2.RandomHorizontalFlip(view.flip),
             v2.RandomApply([v2.GaussianBlur(view.blur.kernel, view.blur.sigma)], view.blur.p),
-            v2.Lambda(lambda x: x * (1 + 0.1 * torch.randn(len(x), 1, 1)) + 0.1 * torch.randn(len(x), 1, 1)),
+            v2.RandomApply([v2.Lambda(changed)], view.bands.p),
         ]
     )
 

@@ -89,7 +89,7 @@ def augment(images: Tensor, rows: Tensor, view: View) -> Tensor:
     means = x.mean(1, keepdim=True)  # over bands, (N, 1, S, S)
     gain, offset = params.gain[:, :, None, None], params.offset[:, :, None, None]
     saturation = params.saturation[:, None, None, None]
-    return x.mul_(gain * saturation).add_(means * (gain * (1 - saturation))).add_(offset)
+    return x.mul_(gain * saturation).addcmul_(means, gain * (1 - saturation)).add_(offset)
 
 
 def _blur_(x: Tensor, sigma: Tensor, kernel: int) -> None:

@@ -111,7 +111,10 @@ def standardise(pixels: np.ndarray, bands: Bands) -> np.ndarray:
     """(H, W, C) of stored values to float32: (x - mean) / deviation of each band, and 0 without data."""
     mean, deviation = (np.asarray(each, np.float32) for each in (bands.mean, bands.deviation))
     with np.errstate(over="ignore", invalid="ignore"):
-        values = (pixels.astype(np.float32) - mean) / deviation
+        values = np.subtract(pixels, mean, dtype=np.float32)
+        np.divide(values, deviation, out=values)
+    if pixels.dtype.kind == "u" and bands.missing is None:
+        return values
     return np.where(has_data(pixels, bands.missing) & np.isfinite(values), values, np.float32(0))
 
 
