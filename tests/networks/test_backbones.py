@@ -151,7 +151,7 @@ def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     network = two("lab", width=0.125)
     for name in ("torchvision", "detectron2"):
         with pytest.raises(ValueError, match=f"{name} supports only kind=resnet .*choose onnx"):
-            formats.write(network, name, tmp_path / "out", 32, {})
+            formats.check_network(network, name)
     with pytest.raises(ValueError, match="timm does not know the resnet18 .* two streams; choose onnx"):
         config.check(compose(tmp_path, "backbone=resnet18_lab")).backbone.in_timm()
     save_tensors(network.state_dict(), tmp_path / "backbone.safetensors", {})

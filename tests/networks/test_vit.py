@@ -135,7 +135,7 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ("timm backbone.name=mixer_s16_224", r"images of any size; .*mixer_s16_224.* \(Input height \(64\)"),
         (
             "timm backbone.name=test_efficientnet backbone.checkpointing=true",
-            "checkpointing=true .* batch norm; choose",
+            "checkpointing=true .* batch norm of .*; choose false",
         ),
         (
             "timm backbone.name=vgg11 backbone.drop_path=0.1",
