@@ -30,7 +30,8 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     sampled = []
     for position in np.linspace(0, len(reader) - 1, min(config.images, len(reader))).astype(int):
         pixels = reader.pixels(int(position)).reshape(-1, len(names))
-        sampled.append(transform.in_deviations(pixels[:: -(-len(pixels) // PIXELS)]))
+        drawn = np.random.default_rng(0).choice(len(pixels), min(PIXELS, len(pixels)), replace=False)
+        sampled.append(transform.in_deviations(pixels[drawn]))
     values = np.concatenate(sampled)  # (n, C)
     known = np.isfinite(values)
     if known.any():

@@ -79,9 +79,9 @@ class Jigsaw(BaseConfig):
 
 
 class BandChanges(BaseConfig):
-    """Changes of bands, which have no colours to jitter; numbers are in deviations of each band.
+    """Changes of bands, which have no colours to jitter; offsets and noise are in deviations of each band.
 
-    p: probability that a view gets the changes up to `noise`.
+    p: probability that a view gets gains, offsets, saturation and noise.
     gain, offset: all bands times 1 + g, plus o; uniform in [-gain, gain] and [-offset, offset].
     band_gain, band_offset: the same for each band by itself.
     saturation: differences between the bands of a pixel times 1 + s, uniform in [-saturation, saturation].

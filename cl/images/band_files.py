@@ -7,7 +7,7 @@ import numpy as np
 
 from cl.images import band_formats, decoding, samples
 from cl.images.band_formats import Pixels, check_size
-from cl.images.contents import ARRAY, ZARR, header_of
+from cl.images.contents import ARRAY, STACKED, ZARR, header_of
 from cl.runtime.files import reason
 
 SUFFIXES = {ARRAY, ".npz", ".dcm", ".dicom", ZARR, ".ozx"}  # beside those of photographs
@@ -29,7 +29,8 @@ def load(content: bytes | memoryview) -> Pixels:
     except (ValueError, OSError, MemoryError):
         raise
     except ImportError as error:
-        raise ValueError(f"this format needs another package: run `pip install {error.name}`") from None
+        package = (error.name or "").partition(".")[0]
+        raise ValueError(f"this format needs another package: run `pip install -U {package}`") from None
     except Exception as error:  # such as KeyError, from what a damaged header says
         raise ValueError(f"damaged, or of an unknown kind ({reason(error)})") from error
 
@@ -89,9 +90,10 @@ def _array(content: bytes) -> Pixels:
     shape, is_fortran, dtype = header_of(file)
     rows = (*shape, 1) if len(shape) == 2 else shape
     if dtype.hasobject or len(rows) != 3 or (len(shape) == 3 and not _has_fewest_bands(shape)):
+        several = "; an image of several is called `x[0].npy`" if len(shape) == STACKED else ""
         raise ValueError(
             f"an array {shape} of {dtype}, expected numbers (H, W), or (H, W, C) or (C, H, W) with fewer "
-            "bands than rows and columns"
+            f"bands than rows and columns{several}"
         )
     is_planar = rows[0] < rows[2]
     check_size(len(content), [*rows[1:], rows[0]] if is_planar else rows, dtype)

@@ -44,7 +44,7 @@ class Pixels(NamedTuple):
 
 
 def check_size(content_bytes: int, shape: Sequence[int], dtype: np.dtype) -> None:
-    """Raises ValueError if (H, W, C) is empty or too large, also for the file, before pixels take memory."""
+    """Raises ValueError if (H, W, C) is empty, too large, or implausible for a file of this size."""
     height, width, bands = shape
     size = height * width * bands * dtype.itemsize
     if not 0 < size <= MOST_PACKED * content_bytes:
@@ -61,7 +61,7 @@ def check_size(content_bytes: int, shape: Sequence[int], dtype: np.dtype) -> Non
 def _bands_last(
     content_bytes: int, axes: Sequence[str], array: Any, read: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """(H, W, C) of an array with rows Y, columns X and at most one axis of bands; others are not read."""
+    """(H, W, C) of an array with rows Y, columns X and at most one axis of bands; others are refused."""
     sizes = [
         (axis, n) for axis, n in zip(axes, array.shape, strict=True) if n > 1 or axis in ROWS_AND_COLUMNS
     ]
@@ -70,7 +70,7 @@ def _bands_last(
     if [name for name in names if name not in BAND_AXES] != ROWS_AND_COLUMNS or len(bands) > 1:
         raise ValueError(
             f"axes {', '.join(f'{axis} of {n}' for axis, n in sizes)}, expected rows Y, columns X and bands; "
-            "write its images into a .npy of four axes, as (N, Y, X, C)"
+            "save its planes as a .npy of shape (N, Y, X, C)"
         )
     shape = [n for _, n in sizes]
     place = bands[0] if bands else 2
@@ -153,15 +153,17 @@ def ome_zarr(files: Mapping[str, bytes]) -> Pixels:
     group = zarr.open_group(store, mode="r")
     described: Any = group.attrs.get("ome", group.attrs)  # from version 0.5 on, or before
     if "multiscales" not in described:
-        raise ValueError("a Zarr group without an OME-Zarr image; use the folder in it that has multiscales")
+        raise ValueError("a Zarr group without `multiscales`; give the image's own folder inside it")
     image = described["multiscales"][0]
     array: Any = group[image["datasets"][0]["path"]]
     if array.nchunks > MOST_CHUNKS:
         raise ValueError(f"an array of {array.nchunks} chunks, expected at most {MOST_CHUNKS}")
     named = [axis["name"] if isinstance(axis, dict) else axis for axis in image.get("axes", "tczyx")]
     axes = [name.upper() for name in named]
-    pixels = _bands_last(sum(map(len, files.values())), axes, array, lambda: array[:])
-    channels = described.get("omero", {}).get("channels", ())
+    if len(axes) != array.ndim:
+        raise ValueError(f"axes {', '.join(axes)} of an array {array.shape}; give each axis a name")
+    pixels = _bands_last(MOST_BYTES, axes, array, lambda: array[:])  # absent chunks take no bytes
+    channels = (described.get("omero") or {}).get("channels") or ()
     return Pixels(pixels, tuple(str(channel.get("label", "")) for channel in channels))
 
 
@@ -171,7 +173,7 @@ def is_dicom(content: bytes) -> bool:
 
 
 def dicom(content: bytes) -> Pixels:
-    """As the file's window shows it, else in its units, such as Hounsfield's, else as stored; black is low.
+    """From 0 to 1 in the file's window, else in its units, as Hounsfield's, else as stored; black is low.
 
     Units of MONOCHROME1 stay as they are.
     """
@@ -203,15 +205,21 @@ def dicom(content: bytes) -> Pixels:
 
 
 def _shown(stored: np.ndarray, header: Any, colours: str) -> np.ndarray:
-    """float32 by a window or in units; else the stored integers, with 0 as black."""
+    """float32 from 0 to 1 by a window, or in units; else the stored integers, with 0 as black."""
     from pydicom.pixels import apply_modality_lut, apply_voi_lut
 
-    is_scaled = (header.get("RescaleSlope") or 1, header.get("RescaleIntercept") or 0) != (1, 0)
-    in_units = apply_modality_lut(stored, header) if is_scaled or "ModalityLUTSequence" in header else stored
+    for name, default in (("RescaleSlope", 1), ("RescaleIntercept", 0), ("VOILUTFunction", "LINEAR")):
+        setattr(header, name, header.get(name) or default)  # one may be empty or missing
+    in_units = stored
+    if "ModalityLUTSequence" in header or (header.RescaleSlope, header.RescaleIntercept) != (1, 0):
+        in_units = apply_modality_lut(stored, header)
     shown = apply_voi_lut(in_units, header) if colours.startswith("MONOCHROME") else in_units
-    if shown is not stored:
-        has_white_as_0 = colours == "MONOCHROME1" and shown is not in_units
-        return (-1 if has_white_as_0 else 1) * shown.astype(np.float32)
+    if shown is not in_units:
+        low, high = apply_voi_lut(np.array([-(2**31), 2**31 - 1]), header).astype(float)
+        shown = ((shown - low) / (high - low)).astype(np.float32)
+        return 1 - shown if colours == "MONOCHROME1" else shown
+    if in_units is not stored:
+        return in_units.astype(np.float32)
     if colours == "MONOCHROME1":
         return stored ^ np.array(-1 if stored.dtype.kind == "i" else 2**header.BitsStored - 1, stored.dtype)
     return stored

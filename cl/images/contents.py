@@ -18,6 +18,7 @@ import numpy as np
 from cl.runtime.files import reason
 
 ZARR, ARRAY = ".zarr", ".npy"  # suffixes
+STACKED = 4  # axes of an array of several images
 IN_STACK = re.compile(r"(.*)\[(\d+)\](\.npy)", re.IGNORECASE | re.DOTALL)
 
 
@@ -32,7 +33,8 @@ def content_of(path: Path) -> bytes:
     content = io.BytesIO()
     try:
         with file.open("rb") as opened:
-            header_of(opened)
+            if len(header_of(opened)[0]) != STACKED:
+                raise ValueError(f"{file} has one image")
         np.save(content, np.load(file, mmap_mode="r")[number])
     except (ValueError, IndexError) as error:
         raise FileNotFoundError(ENOENT, f"{file} has no image {number}", str(path)) from error
@@ -60,7 +62,7 @@ def images_of(path: str) -> list[str]:
         with suppress(OSError, ValueError), Path(path).open("rb") as file:
             shape, _, dtype = header_of(file)
             is_whole = file.tell() + math.prod(shape) * dtype.itemsize == Path(path).stat().st_size
-            if len(shape) == 4 and is_whole:
+            if len(shape) == STACKED and is_whole:
                 return [f"{path[:-4]}[{number}]{path[-4:]}" for number in range(shape[0])]
     return [path]
 

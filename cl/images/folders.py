@@ -118,7 +118,8 @@ def _entries_below(folder: Path, suffixes: set[str]) -> Iterator[os.DirEntry[str
             if visible and entry.is_dir(follow_symlinks=False) and not is_image_folder(entry.path, suffixes):
                 yield from _entries_below(Path(entry.path), suffixes)
                 continue
-            if visible and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as below
+            is_image = is_image_folder(entry.path, suffixes)
+            if visible and entry.is_symlink() and os.path.isdir(entry.path) and not is_image:  # noqa: PTH112
                 raise ValueError(
                     f"{entry.path} is a link to a folder, which may lead to a loop; "
                     "put the images there instead"
@@ -140,7 +141,7 @@ def _why_left_out(entry: os.DirEntry[str], suffixes: set[str]) -> str:
         return "" if entry.is_file() or is_image_folder(path, suffixes) else "no regular files"
     # os.path, unlike pathlib, treats a link into a folder without permission as broken
     leads_elsewhere = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
-    return "no regular files" if leads_elsewhere else ""
+    return "no regular files" if leads_elsewhere and not is_image_folder(path, suffixes) else ""
 
 
 def why_hidden(name: str) -> str:

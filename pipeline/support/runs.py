@@ -93,14 +93,15 @@ def _check_code(folder: Path, paths: list[Path], precision: str) -> list[str]:
     before: Any = json.loads((folder / CODE).read_text()) if is_resumed else {"files": code, "changed": []}
     earlier = before["files"].setdefault(PRECISION, precision)
     changed = sorted(dict(before["files"].items() ^ code.items()))
-    if earlier != precision:
-        click.echo(f"precision=auto was {earlier} so far, and is {precision} on this machine")
-    if changed not in ([], [PRECISION]) and os.environ.get("CL_CODE_CHANGED") != "continue":
-        more = f" and {len(changed) - SHOWN} more files" if len(changed) > SHOWN else ""
+    edited = [each for each in changed if each != PRECISION]
+    if edited and os.environ.get("CL_CODE_CHANGED") != "continue":
+        more = f" and {len(edited) - SHOWN} more files" if len(edited) > SHOWN else ""
         raise ValueError(
-            f"this run's checkpoints were saved by other code ({', '.join(changed[:SHOWN])}{more} changed): "
+            f"this run's checkpoints were saved by other code ({', '.join(edited[:SHOWN])}{more} changed): "
             f"set CL_CODE_CHANGED=continue to continue with the new code, or `rm -r {folder}` to start over"
         )
+    if earlier != precision:
+        click.echo(f"precision=auto was {earlier} so far, and is {precision} on this machine")
     changed = sorted({*before["changed"], *changed})
     partial = folder / f"{CODE}.partial"
     partial.write_text(json.dumps({"files": code, "changed": changed}))

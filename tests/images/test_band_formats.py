@@ -78,7 +78,10 @@ def test_dicom_files_equal_pydicoms_reading(name) -> None:
     expected = header.pixel_array
     if name not in AS_STORED:
         expected = pydicom.pixels.apply_modality_lut(expected, header)
-        expected = pydicom.pixels.apply_voi_lut(expected, header)
+        shown = pydicom.pixels.apply_voi_lut(expected, header)
+        if shown is not expected:
+            black, white = pydicom.pixels.apply_voi_lut(np.array([-(2**31), 2**31 - 1]), header).astype(float)
+            expected = (shown - black) / (white - black)
         padding = header.pixel_array == header.get("PixelPaddingValue")
         expected = np.where(padding, np.nan, expected).astype(np.float32)
     found = bands.read((DICOM / f"{name}.dcm").read_bytes())
@@ -95,18 +98,20 @@ def test_dicom_files_equal_pydicoms_reading(name) -> None:
     ],
 )
 def test_a_window_of_dicom_follows_the_standard(function, formula) -> None:
-    """PS3.3 C.11.2.1.2 and C.11.2.1.3: the first of two windows, to the range of the stored bits."""
+    """PS3.3 C.11.2.1.2 and C.11.2.1.3: the first of two windows, from 0 to 1."""
     pixels = DEPTHS["uint16"][..., 0] >> 4
     window = {"WindowCenter": [1000, 1], "WindowWidth": [500, 2], "VOILUTFunction": function}
     window |= {"BitsStored": 12, "HighBit": 11}
-    expected = 4095 * formula(pixels.astype(np.float64))
+    expected = formula(pixels.astype(np.float64))
     found = load(dicom(pixels, **window, PixelPaddingValue=int(pixels[3, 4])))
     is_padding = pixels == pixels[3, 4]
     assert found.missing is None
     assert np.array_equal(np.isnan(found.pixels[..., 0]), is_padding)
-    assert np.allclose(found.pixels[~is_padding, 0], expected[~is_padding], atol=1e-3)
+    assert np.allclose(found.pixels[~is_padding, 0], expected[~is_padding], atol=1e-6)
     white = load(dicom(pixels, **window, PhotometricInterpretation="MONOCHROME1"))
-    assert np.allclose(white.pixels[..., 0], -expected, atol=1e-3)
+    assert np.allclose(white.pixels[..., 0], 1 - expected, atol=1e-6)
+    deeper = load(dicom(pixels, **window | {"BitsStored": 16, "HighBit": 15}))
+    assert np.allclose(deeper.pixels[..., 0], expected, atol=1e-6), "whatever the file's depth"
 
 
 @pytest.mark.parametrize("syntax", ["ImplicitVRLittleEndian", "ExplicitVRLittleEndian"])
@@ -130,6 +135,8 @@ def test_units_padding_and_white_as_0_of_dicom() -> None:
     assert np.array_equal(
         found.pixels[..., 0], np.where(pixels == 7, np.nan, pixels * 2.0 - 1024), equal_nan=True
     )
+    for empty in ({}, {"RescaleIntercept": ""}):
+        assert np.array_equal(load(dicom(pixels, RescaleSlope="2", **empty)).pixels[..., 0], 2 * pixels)
     white = load(dicom(pixels, PhotometricInterpretation="MONOCHROME1", BitsStored=12, HighBit=11))
     assert np.array_equal(white.pixels[..., 0], 4095 - pixels)
     signed = load(dicom(pixels.astype(np.int16) - 9, PhotometricInterpretation="MONOCHROME1"))
@@ -238,13 +245,19 @@ def test_a_cut_stack_is_listed_as_one_file(tmp_path) -> None:
         load(content_of(path))
 
 
+def test_an_array_of_one_image_has_no_images_by_number(tmp_path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((9, 8, 2), np.uint8))
+    with pytest.raises(FileNotFoundError, match="has no image 7"):
+        content_of(tmp_path / "a[7].npy")
+
+
 @pytest.mark.parametrize("package", ["pydicom", "zarr"])
 def test_a_missing_package_is_named(package, tmp_path, monkeypatch) -> None:
     pixels = DEPTHS["uint8"][..., 0]
     folder = ome_zarr(tmp_path / "a.zarr", pixels, "0.4", "yx")
     content = content_of(folder) if package == "zarr" else dicom(pixels)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=f"needs another package: run `pip install {package}`"):
+    with pytest.raises(ValueError, match=f"needs another package: run `pip install -U {package}`"):
         load(content)
 
 
@@ -261,13 +274,22 @@ def test_ome_zarr_is_read_at_full_resolution(version, dtype, tmp_path) -> None:
     assert found.names == tuple(NAMES)
 
 
+def test_an_empty_zarr_image_is_no_damage(tmp_path) -> None:
+    """Chunks of one value take next to no bytes."""
+    blank = np.zeros((1, 2048, 2048), np.uint16)
+    folder = ome_zarr(tmp_path / "a.zarr", blank, "0.4", "cyx")
+    assert np.array_equal(load(content_of(folder)).pixels[..., 0], blank[0])
+
+
 def test_zarr_without_one_image_is_refused(tmp_path) -> None:
     stack = ome_zarr(tmp_path / "stack.zarr", planes(DEPTHS["uint8"]), "0.4", "tyx")
+    two = ome_zarr(tmp_path / "two.zarr", planes(DEPTHS["uint8"]), "0.4", "yx")
     zarr.open_group(tmp_path / "plate.zarr", mode="w")
     (tmp_path / "empty.zarr").mkdir()
     for folder, message in (
         (stack, "axes T of 5, Y of 21, X of 34, expected rows Y"),
-        (tmp_path / "plate.zarr", "without an OME-Zarr image"),
+        (tmp_path / "plate.zarr", "without `multiscales`"),
+        (two, "axes Y, X of an array .5, 21, 34."),
         (tmp_path / "empty.zarr", "not an image"),
     ):
         with pytest.raises(ValueError, match=message):

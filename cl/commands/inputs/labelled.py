@@ -10,7 +10,7 @@ import numpy as np
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together, with_bursts
 from cl.commands.inputs.labels import Labels, classes, labels_in
-from cl.commands.inputs.listing import root_of, with_one_root
+from cl.commands.inputs.listing import is_folder, root_of, with_one_root
 from cl.commands.inputs.paths import Inputs, existing
 from cl.console.wording import counted
 from cl.images.folders import classes_in
@@ -123,7 +123,7 @@ def _remarks(bank: LabelledImages, queries: LabelledImages) -> Iterator[str]:
 
 def _check_classes(images: Inputs) -> None:
     """Raises ValueError if the folders in a given folder are not classes, but splits."""
-    for given in filter(Path.is_dir, existing(images)):
+    for given in filter(is_folder, existing(images)):
         names = [*classes_in(given)]
         if len(names) > 1 and SPLITS.issuperset(name.casefold() for name in names):
             names.sort(key=lambda name: not name.casefold().startswith("train"))

@@ -9,7 +9,7 @@ from unicodedata import normalize
 import numpy as np
 
 from cl.commands.inputs.held_together import digests, held_together
-from cl.commands.inputs.listing import TABLES, root_of
+from cl.commands.inputs.listing import TABLES, is_folder, root_of
 from cl.commands.inputs.paths import File
 from cl.console.wording import counted
 from cl.images import table
@@ -149,7 +149,8 @@ def opened_table(
     """The table, if there is one."""
     if file is None and (columns or separator):
         raise ValueError("--column and --separator describe the table of --labels; give it too")
-    for option, name in (others or {}).items() if file is None else ():
+    if file is None and others:
+        option, name = next(iter(others.items()))
         raise ValueError(f"{option} {name} names a column of the table of --labels; give it too")
     return None if file is None else Labels(Path(file).expanduser(), columns, separator, others)
 
@@ -200,7 +201,7 @@ def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[
                     f"{labels.file} gives {name} the labels {', '.join(own)}; expected one, remove others"
                 )
         return [(own[0] if own else "", group) for own, group in rows]
-    if not given.is_dir():  # the folder that contains the image
+    if not is_folder(given):  # the folder that contains the image
         names = ["/".join(Path(name).parts[-2:]) for name in names]
     return [(class_of(name) or "", "") for name in names]
 

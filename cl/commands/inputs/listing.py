@@ -16,6 +16,7 @@ import numpy as np
 from cl.data.transform import Transform
 from cl.images import table
 from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
+from cl.images.contents import ARRAY, images_of
 from cl.images.folders import (
     SUFFIXES,
     check_name,
@@ -38,9 +39,9 @@ def suffixes_for(transform: Transform) -> set[str]:
 def root_of(inputs: Sequence[Path]) -> Path:
     """The folder that names start from: of a single folder, list or table; else the current one."""
     (only, *others) = inputs
-    if others or not (_is_folder(only) or _is_index(only)):
+    if others or not (is_folder(only) or _is_index(only)):
         return Path()
-    return only if _is_folder(only) else only.parent
+    return only if is_folder(only) else only.parent
 
 
 def images_in(
@@ -61,7 +62,7 @@ def images_in(
             table is damaged, or a path has backslashes.
     """
     named = _named(inputs, left_out, suffixes)
-    if len(inputs) == 1 and _is_folder(inputs[0]):
+    if len(inputs) == 1 and is_folder(inputs[0]):
         yield from named
         return
     seen = set[int]()  # hashes take less memory than names
@@ -77,7 +78,7 @@ def _named(inputs: Sequence[Path], left_out: Counter[str], suffixes: set[str]) -
     """As `images_in`, with repetitions."""
     root = root_of(inputs)
     for given in inputs:
-        if _is_folder(given):
+        if is_folder(given):
             prefix = "" if given == root else f"{given}/"
             for name, status in images_below(given.resolve(), "", left_out, suffixes):
                 yield prefix + name, status
@@ -91,10 +92,13 @@ def _named(inputs: Sequence[Path], left_out: Counter[str], suffixes: set[str]) -
                 elif (status := status_of(root / name)) == "missing" and "\\" in path:
                     raise table.with_backslashes(path, given)
                 else:
-                    yield name, status
+                    whole = str(root / name)
+                    images = images_of(whole) if ARRAY in suffixes else [whole]
+                    stacked = [str(Path(name).with_name(Path(image).name)) for image in images]
+                    yield from ((each, status) for each in ([name] if images == [whole] else stacked))
 
 
-def _is_folder(path: Path) -> bool:
+def is_folder(path: Path) -> bool:
     """Whether it is a folder of images, and not an image."""
     return path.is_dir() and not is_image_folder(path, BAND_SUFFIXES)
 
@@ -105,7 +109,7 @@ def _is_index(path: Path) -> bool:
 
 def with_one_root(inputs: Sequence[Path]) -> Iterator[list[Path]]:
     """Inputs whose images' names start from one folder: each folder, list or table, and images in a row."""
-    for is_image, some in groupby(inputs, lambda path: not (path.is_dir() or _is_index(path))):
+    for is_image, some in groupby(inputs, lambda path: not (is_folder(path) or _is_index(path))):
         given = [*some]
         yield from [given] if is_image else [[path] for path in given]
 

@@ -119,8 +119,9 @@ def difference(first: Mapping[str, str], other: Mapping[str, str]) -> str:
         return f"another encoder (sha256 {first['sha256'][:12]}, not {other['sha256'][:12]})"
     if not {"transform"} <= first.keys() & other.keys():
         return ""
-    one, two = (Transform.model_validate_json(each["transform"]).model_dump() for each in (first, other))
-    settings = ", ".join(f"{x} {one[x]}, not {two[x]}" for x in one if one[x] != two.get(x))
+    transforms = [Transform.model_validate_json(each["transform"]) for each in (first, other)]
+    pairs = {x: [getattr(each, x) for each in transforms] for x in Transform.model_fields if x != "show"}
+    settings = ", ".join(f"{x} {one}, not {two}" for x, (one, two) in pairs.items() if one != two)
     return settings and f"another transform ({settings})"
 
 

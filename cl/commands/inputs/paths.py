@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
+from cl.images.contents import stack_of
+
 File = str | PathLike[str]
 Inputs = File | Sequence[File]
 
@@ -20,7 +22,8 @@ def existing(images: Inputs) -> list[Path]:
         ValueError: there are none, or one is missing.
     """
     given = as_paths(images)
-    missing = [path for path in given if not path.exists()]
+    files = [stack[0] if (stack := stack_of(path)) else path for path in given]
+    missing = [path for path, file in zip(given, files, strict=True) if not file.exists()]
     if missing or not given:
         what = f"file or folder {missing[0]}" if missing else "images"
         raise ValueError(f"no {what}; give images, a folder, a list or a table of images")
