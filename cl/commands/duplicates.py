@@ -156,6 +156,6 @@ def _warn(files: Sequence[Path], first_of_validation: int, pairs: Pairs, say: An
     shared = len(np.unique(pairs.positions[inside[:, 0] & ~inside[:, 1], 1]))
     if shared:
         say(
-            f"warning: images in {files[1]} that are copies of images in {files[0]}: {shared}; results on "
-            "them are too good, so leave them out of one of the two"
+            f"warning: {files[1]} has copies of images in {files[0]} ({shared}): results on them are too "
+            "good, so leave them out of one of the two"
         )

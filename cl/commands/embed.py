@@ -122,8 +122,7 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
             first = job.listing.names(0, min(len(job.listing), embedding.BATCH))
             if stacks := sum(is_stack(root_of(job.inputs) / name) for name in first):
                 shown.say(
-                    f"files with several frames or pages, of which only one is used: {stacks} of the first "
-                    f"{len(first)}"
+                    f"several frames or pages, of which one is used: {stacks} of the first {len(first)} files"
                 )
         wait_for_all()
         share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])

@@ -97,7 +97,9 @@ class Config(BaseConfig):
         if isinstance(self.gamma, list) and len(self.gamma) != len(self.milestones):
             raise ValueError(f"gamma={self.gamma}, expected one for each of milestones={self.milestones}")
         if self.final and not self.schedule.startswith("cosine"):
-            raise ValueError(f"final={self.final} is for cosine, found schedule={self.schedule}; choose 0")
+            raise ValueError(
+                f"final={self.final} applies to cosines only, found schedule={self.schedule}; choose 0"
+            )
         return self
 
     @property

@@ -31,8 +31,8 @@ def across(
     By E encoders, whose features end at `ends`. The worst value has the lowest mean over images and encoders.
 
     Yields:
-        The measure; (M, E) of 0 or 1; (M,), which images count: all, or those of the worst value; and of how
-        many values it is the worst, else 1.
+        The measure; whether each encoder is right (M, E); which images count (M,), all or those of the worst
+        value; of how many values it is the worst, or 1 for all images.
     """
     known, values = cells(table, "--across", name, bank, queries)
     parts = [(known != value, values == value) for value in np.unique(values)]

@@ -110,7 +110,7 @@ class EmbeddingJob:
         return notes_of(self.encoder) | place
 
     def begin(self) -> Counter[str]:
-        """List the images, in one process only; remove other parts; the number of other files by reason."""
+        """List the images and remove parts of other listings, in one process; returns what is left out."""
         listing = ImageNames(self.inputs, self.partial / "listing", suffixes_for(self.encoder.transform))
         try:
             listed, left_out = listing.write()
@@ -140,7 +140,7 @@ class EmbeddingJob:
 
 
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:
-    """Write the unfinished parts of this process, and `report` images: rank r takes parts r, r + W, ..."""
+    """Write the unfinished parts of this process, r, r + W, ..., and `report` the images that are done."""
     unfinished = []
     for part in job.parts[rank() :: ranks()]:
         if job.path(part).is_file():

@@ -37,7 +37,8 @@ def _check(role: str, column: str, counts: Counter[str | None]) -> list[str]:
         raise ValueError(
             f"{option}: no two of the {images} images have the same value; choose another column"
         )
-    return [f"{option}: images that {ALONE[role]}, as no other has their value: {alone}"] if alone else []
+    found = f"{option}: images without a value, or alone with theirs, {ALONE[role]}: {alone}"
+    return [found] if alone else []
 
 
 def check_connected(column: str, groups: Sequence[str | None], values: Sequence[str | None]) -> list[str]:

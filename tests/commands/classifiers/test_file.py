@@ -10,9 +10,12 @@ import torch
 
 from cl.commands.classifiers.file import Classifier, load, save
 from cl.commands.classifiers.heads import Head
+from cl.commands.inputs import matching
+from cl.images.bands import Bands
 from cl.runtime.tensor_files import load_tensors, save_tensors
 from tests.support.resnets import TRANSFORM
 
+BANDS = Bands(names=("1",), dtype="uint16", mean=(1,), deviation=(1,), levels=((0, 2),))
 NOTES = {"sha256": "abc", "transform": TRANSFORM.model_dump_json(), "folder": "/photos"}
 
 
@@ -42,6 +45,13 @@ def test_other_features_are_refused(saved) -> None:
     larger = TRANSFORM.model_copy(update={"resize": 64}).model_dump_json()
     with pytest.raises(ValueError, match=rf"another transform \(resize 64, not {TRANSFORM.resize}\)"):
         classifier.check({**NOTES, "transform": larger}, file, width=8)
+    changes = {"show": [1, 1, 1]}, {"bands": BANDS}
+    shown, of_bands = (
+        {**NOTES, "transform": TRANSFORM.model_copy(update=change).model_dump_json()} for change in changes
+    )
+    assert matching.difference(NOTES, shown) == matching.difference(shown, NOTES) == ""
+    for first, other in ((NOTES, of_bands), (of_bands, NOTES)):
+        assert matching.difference(first, other).startswith("another transform (bands ")
     with pytest.raises(ValueError, match=r"8 features.*found 9"):
         classifier.check(NOTES, file, width=9)
 

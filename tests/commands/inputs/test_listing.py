@@ -6,13 +6,16 @@ from collections import Counter
 from pathlib import Path
 from unicodedata import normalize
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cl.commands.inputs.labels import classes
 from cl.commands.inputs.listing import ImageNames, images_in, root_of
 from cl.commands.inputs.paths import existing
 from cl.images import folders
+from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
 from cl.images.folders import images_below
 from tests.support.pictures import picture_file
 from tests.support.processes import start_fork
@@ -147,3 +150,22 @@ def list_unprivileged(root: Path) -> None:
     listed = ImageNames([root / "images"], root / "work")
     listed.write()
     assert listed.names(0, 1) == ["1.jpg"]
+
+
+def test_images_of_a_stack_and_folders_of_zarr_are_inputs(tmp_path, monkeypatch) -> None:
+    """By the name of the file, in a list, by their own names, and through a link."""
+    monkeypatch.chdir(tmp_path)
+    np.save("s.npy", np.zeros((2, 9, 8, 3), np.uint8))
+    Path("list.txt").write_text("s.npy\n")
+    Path("cat/a.zarr").mkdir(parents=True)
+    Path("cat/b.zarr").symlink_to("a.zarr")
+    suffixes = folders.SUFFIXES | BAND_SUFFIXES
+
+    def names(*given: str) -> list[str]:
+        return [name for name, _ in images_in(existing(given), Counter(), suffixes)]
+
+    assert names("s.npy") == names("list.txt") == ["s[0].npy", "s[1].npy"]
+    assert names("s[1].npy") == ["s[1].npy"]
+    assert names("cat") == ["a.zarr", "b.zarr"]
+    assert names("cat/a.zarr") == ["cat/a.zarr"]
+    assert classes(Path("cat/a.zarr"), ["cat/a.zarr"], None) == [("cat", "")]
