@@ -144,7 +144,7 @@ WRONG = {
 }
 with io.BytesIO() as file:
     tifffile.imwrite(file, np.zeros((3, 9, 8), np.uint8), imagej=True, metadata={"axes": "ZYX"})
-    WRONG["axes Z of 3.*write its images into"] = file.getvalue()
+    WRONG["axes Z of 3.*save its planes as"] = file.getvalue()
 with io.BytesIO() as file:
     np.savez(file, a=np.zeros((3, 4)), b=np.zeros((4, 4)))
     WRONG["of one size"] = file.getvalue()

@@ -105,7 +105,7 @@ def test_columns_of_values_reach_the_reader(raw, tmp_path) -> None:
     assert {image.positive for image in found.train}.isdisjoint(
         {image.positive for image in found.val} - {""}
     )
-    assert any("own views" in remark and remark.endswith("value: 1") for remark in found.remarks)
+    assert any("own views" in remark and remark.endswith("positives: 1") for remark in found.remarks)
     cells["clip"] = [n // 8 for n in range(40)]
     cells["split"] = ["val" if n // 8 == 1 else "train" for n in range(40)]
     write_columns(raw, cells)
