@@ -2,8 +2,8 @@
 
 `python -W ignore -m benchmarks.frames [--by positive] [--seed 0] [-S ...]`: a hundred objects are windows of
 photographs, each filmed in twenty frames that move by a few pixels. Objects of every fifth photograph are
-for validation. A run is trained without labels: with `nothing` known of the frames, with frames of one object
-that are no negatives (`group`), or that are positives (`positive`).
+for validation. Each run trains without labels. It knows `nothing` of the frames, or frames of one object are
+no negatives (`group`) or are positives (`positive`).
 """
 
 import csv

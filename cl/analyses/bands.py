@@ -14,7 +14,7 @@ SPAN = 0.5, 99.5  # percentiles between which values are drawn
 
 
 class Config(AnalysisConfig):
-    """`images`: at most so many."""
+    """images: the largest number of images to read."""
 
     kind: Literal["bands"]
     images: int = Field(gt=0)
@@ -30,7 +30,8 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     sampled = []
     for position in np.linspace(0, len(reader) - 1, min(config.images, len(reader))).astype(int):
         pixels = reader.pixels(int(position)).reshape(-1, len(names))
-        drawn = np.random.default_rng(0).choice(len(pixels), min(PIXELS, len(pixels)), replace=False)
+        rng = np.random.default_rng(position)
+        drawn = rng.choice(len(pixels), min(PIXELS, len(pixels)), replace=False)
         sampled.append(transform.in_deviations(pixels[drawn]))
     values = np.concatenate(sampled)  # (n, C)
     known = np.isfinite(values)

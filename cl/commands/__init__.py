@@ -361,7 +361,7 @@ def search_command(features: Path, queries: tuple[str, ...], to: Path | None, **
     matches = search(features, queries, to=to, **options)
     if to:
         count, top = matches.positions.shape
-        echo(f"{to}: queries: {count}, images each: {top}")
+        echo(f"{to}: {counted(count * top, 'rows')}, {top} for each query")
         return
     for query, rank, name, cosine in matches.rows():
         if rank == 1 and len(matches.queries) > 1:

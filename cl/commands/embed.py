@@ -122,7 +122,8 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
             first = job.listing.names(0, min(len(job.listing), embedding.BATCH))
             if stacks := sum(is_stack(root_of(job.inputs) / name) for name in first):
                 shown.say(
-                    f"several frames or pages, of which one is used: {stacks} of the first {len(first)} files"
+                    f"of the first {len(first)} files, {stacks} with several frames or pages: "
+                    "only the first of each is used"
                 )
         wait_for_all()
         share = sum(len(job.images(part)) for part in job.parts[rank() :: ranks()])

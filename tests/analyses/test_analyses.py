@@ -168,6 +168,22 @@ def test_the_map_contains_every_image_under_its_class(analysed, params) -> None:
     }
 
 
+class Ramps(Reader):
+    """Images of 50 columns, whose values are a thousand times the columns' numbers."""
+
+    def pixels(self, position: int) -> np.ndarray:
+        return np.broadcast_to(1000 * np.arange(50, dtype=np.uint16)[:, None], (40, 50, 5))
+
+
+def test_histograms_of_large_images_are_of_all_columns(analysed, params, band_folder, monkeypatch) -> None:
+    monkeypatch.setattr(bands, "PIXELS", 40)  # of 2,000: each fiftieth is in the first column
+    reader = Ramps(band_folder, "train")
+    context = analysed(params, train=reader, transform=transform(params.dataset, reader))
+    bands.analyze(bands.Config(kind="bands", images=1000), context)
+    for points in Chart.load(context.out / "bands.chart.json").series.values():
+        assert sum(point.y > 0 for point in points) > 10
+
+
 def test_histograms_of_bands_are_those_of_all_values_with_data(analysed, params, band_folder) -> None:
     reader = Reader(band_folder, "train")
     context = analysed(params, train=reader, transform=transform(params.dataset, reader))

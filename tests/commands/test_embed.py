@@ -181,7 +181,7 @@ def test_files_with_several_pages_are_mentioned(encoder, tmp_path, capsys) -> No
     pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
     pages[1].save(tmp_path / "b.png")
     cl.embed(tmp_path, encoder=encoder)
-    assert "several frames or pages, of which one is used: 1 of the first 2 files" in capsys.readouterr().err
+    assert "of the first 2 files, 1 with several frames or pages" in capsys.readouterr().err
 
 
 def test_a_gpu_that_is_not_used_is_mentioned(images, encoder, tmp_path, monkeypatch, capsys) -> None:

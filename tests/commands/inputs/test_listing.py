@@ -159,6 +159,7 @@ def test_images_of_a_stack_and_folders_of_zarr_are_inputs(tmp_path, monkeypatch)
     Path("list.txt").write_text("s.npy\n")
     Path("cat/a.zarr").mkdir(parents=True)
     Path("cat/b.zarr").symlink_to("a.zarr")
+    Path("pets/cat/a.zarr").mkdir(parents=True)
     suffixes = folders.SUFFIXES | BAND_SUFFIXES
 
     def names(*given: str) -> list[str]:
@@ -168,4 +169,4 @@ def test_images_of_a_stack_and_folders_of_zarr_are_inputs(tmp_path, monkeypatch)
     assert names("s[1].npy") == ["s[1].npy"]
     assert names("cat") == ["a.zarr", "b.zarr"]
     assert names("cat/a.zarr") == ["cat/a.zarr"]
-    assert classes(Path("cat/a.zarr"), ["cat/a.zarr"], None) == [("cat", "")]
+    assert classes(Path("pets/cat/a.zarr"), ["pets/cat/a.zarr"], None) == [("cat", "")]
