@@ -50,22 +50,17 @@ def main(
 
 
 def missing() -> list[str]:
-    """The packages that the project needs and that are not installed, with their versions."""
+    """The packages that pyproject.toml names and that are not installed, with their versions."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    left = [*project["dependencies"], *project["optional-dependencies"]["pipeline"]]
-    seen, lacking = set[str](), list[str]()
-    while left:
-        requirement = Requirement(left.pop())
-        if requirement.name in seen or (
-            requirement.marker and not requirement.marker.evaluate({"extra": ""})
-        ):
-            continue
-        seen.add(requirement.name)
-        try:
-            left += metadata.requires(requirement.name) or []
-        except metadata.PackageNotFoundError:
-            lacking.append(f"'{requirement.name}{requirement.specifier}'")
-    return sorted(lacking)
+    named = [*project["dependencies"], *project["optional-dependencies"]["pipeline"]]
+    lacking = list[str]()
+    for requirement in map(Requirement, named):
+        if not requirement.marker or requirement.marker.evaluate():
+            try:
+                metadata.version(requirement.name)
+            except metadata.PackageNotFoundError:
+                lacking.append(f"'{requirement.name}{requirement.specifier}'")
+    return lacking
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def table(results: list[Result]) -> str:
     lines = [TITLES, "|---" * (TITLES.count("|") - 1) + "|"]
     lines += [_line(name, found) for name, found in rows_of.items() if found]
     if left := sum(not found for found in rows_of.values()):
-        lines += ["", f"Not yet run, as no GPU was at hand: {counted(left, 'rows')}."]
+        lines += ["", f"Not yet run: {counted(left, 'rows')}."]
     return "\n".join(lines) + "\n"
 
 
@@ -107,7 +107,7 @@ def _line(name: str, results: list[Result]) -> str:
         str(within or ""),
         gap,
         f"{len(values)} of {row.seeds}",
-        f"{fmean(result.seconds for result in results):,.0f}",
+        f"{fmean(result.seconds for result in results):.4g}",
         f"{fmean(result.images_per_second for result in results):,.0f}",
         made_with,
     ]
