@@ -1,5 +1,6 @@
 """SimCLR: both views of every image against all other views in the batch."""
 
+from itertools import chain, combinations
 from typing import ClassVar, Literal
 
 import torch
@@ -23,12 +24,15 @@ class Config(MethodConfig):
 
     pool: where negatives come from, both views of the other images (SimCLR) or the positive's view (EqCo).
     negatives: how many of the pool each query samples for itself (EqCo, section 2.3); null for all.
+    targets: of three views or more, all are contrasted with the first two; or each two of them as if they
+        were the only ones, which is the mean of SimCLR's loss over pairs of views.
     """
 
     gives: ClassVar[Traits] = {"contrasts", "columns"}
     kind: Literal["simclr"]
     pool: Literal["both_views", "other_view"]
     negatives: int | None = Field(gt=0)
+    targets: Literal["first_two", "all"]
 
     def check(self, batch_size: int, epochs: float) -> None:
         """The pool has 2 (N - 1) or N - 1 negatives."""
@@ -40,24 +44,31 @@ class Method(BaseMethod):
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.pool, self.negatives = config.pool, config.negatives
+        self.pool, self.negatives, self.targets = config.pool, config.negatives, config.targets
 
     def forward(self, batch: Batch) -> list[Contrast]:
-        """Every view is contrasted with the first two; views of one size are encoded in one pass.
+        """Views are contrasted with the `targets`; views of one size are encoded in one pass."""
+        embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
+        draws = self.generator("negatives")
+        if self.targets == "first_two":
+            return self._contrasts(embeddings, batch, draws)
+        each = (self._contrasts(list(both), batch, draws) for both in combinations(embeddings, 2))
+        return list(chain.from_iterable(each))
+
+    def _contrasts(self, embeddings: list[Tensor], batch: Batch, draws: torch.Generator) -> list[Contrast]:
+        """Every view against the first two.
 
         Two views with all their negatives form one contrast of 2N queries with 2(N - 1) negatives each.
         Otherwise, each pair of a view and a target view forms one.
         """
-        embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
-        if len(batch.views) == 2 and self.pool == "both_views" and self.negatives is None:
+        if len(embeddings) == 2 and self.pool == "both_views" and self.negatives is None:
             others = of_same_value(torch.stack(embeddings, 1), batch, queries=2)
             return [self.contrast(*all_against_all(embeddings, batch), others=others)]
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
         pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
-        draws = self.generator("negatives")
         return [
             self._contrast(embeddings[a], embeddings[b], pools[b], batch, draws)
-            for a, b in pairs(len(batch.views))
+            for a, b in pairs(len(embeddings))
         ]
 
     def _contrast(

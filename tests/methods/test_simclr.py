@@ -27,6 +27,17 @@ def loop(method, inputs, other_view=False):  # type: ignore[no-untyped-def]
     return torch.stack(losses).mean()
 
 
+def loop_of_all_pairs(method, inputs):  # type: ignore[no-untyped-def]
+    """SimCLR's loss of each two views, as if there were no others."""
+    n, z = len(inputs[0]), [normal(x) for x in projections(method, inputs)]
+    losses = []
+    for a, b, i in itertools.product(range(len(inputs)), range(len(inputs)), range(n)):
+        if a != b:
+            others = [z[a][i] @ z[v][j] / TAU for j in range(n) if j != i for v in (a, b)]
+            losses.append(cross_entropy(z[a][i] @ z[b][i] / TAU, others))
+    return torch.stack(losses).mean()
+
+
 def sampled_loop(method, inputs):  # type: ignore[no-untyped-def]
     """Each query against the columns that it samples from the other view's embeddings, one by one."""
     z = [normal(x) for x in projections(method, inputs)]
@@ -80,6 +91,7 @@ def test_samples_are_uniform_without_replacement() -> None:
     [
         ({}, loop, (12, 12)),
         ({}, loop, (12, 12, 8, 8, 8)),
+        ({"targets": "all"}, loop_of_all_pairs, (12, 12, 8, 8)),
         ({"pool": "other_view"}, partial(loop, other_view=True), (12, 12)),
         ({"pool": "other_view", "negatives": 3}, sampled_loop, (12, 12)),
     ],

@@ -37,7 +37,12 @@ HERE = Machine(torch.device("cpu"), 0, "fp32")
 
 # Settings beyond those of pipeline/conf that get the same tests; not every kind needs any.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "simclr": [{"pool": "other_view"}, {"pool": "other_view", "negatives": 3}, {"negatives": 4}],
+    "simclr": [
+        {"pool": "other_view"},
+        {"pool": "other_view", "negatives": 3},
+        {"negatives": 4},
+        {"targets": "all"},
+    ],
     "moco": [{"symmetric": True}, {"keys": "rest"}, {"queue": 3}],
     "simo": [
         {"negatives": 3, "sampling": "shared"},
