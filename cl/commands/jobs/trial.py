@@ -65,6 +65,7 @@ METHOD = simclr.Config(
     projector=heads.Config(hidden=[512], out=128, norm=True, last_norm="none", last_bias=True, std=None),
     pool="both_views",
     negatives=None,
+    targets="first_two",
     scale=1.0,
 )
 
