@@ -196,12 +196,23 @@ def dicom(content: bytes) -> Pixels:
         header.file_meta.TransferSyntaxUID = usual
     stored = pydicom.pixels.pixel_array(header)
     pixels, missing = _shown(stored, header, colours), None
-    if (padding := stored == header.get("PixelPaddingValue")).any():
+    if (padding := _padding(stored, header)).any():
         if pixels.dtype == np.float32:
             pixels[padding] = np.nan
         else:
             missing = float(pixels[padding][0])
+            pixels = np.where(padding, pixels[padding][0], pixels)
     return Pixels(pixels.reshape(*pixels.shape[:2], -1), missing=missing)
+
+
+def _padding(stored: np.ndarray, header: Any) -> np.ndarray:
+    """Where the stored values are outside of the image: one value, or a range of them."""
+    value = header.get("PixelPaddingValue")
+    if value is None:
+        return np.zeros(stored.shape, bool)
+    limit = header.get("PixelPaddingRangeLimit")
+    ends = value, value if limit is None else limit
+    return (stored >= min(ends)) & (stored <= max(ends))
 
 
 def _shown(stored: np.ndarray, header: Any, colours: str) -> np.ndarray:
