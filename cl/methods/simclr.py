@@ -59,27 +59,28 @@ class Method(BaseMethod):
         """Every view against the first two.
 
         Two views with all their negatives form one contrast of 2N queries with 2(N - 1) negatives each.
-        Otherwise, each pair of a view and a target view forms one.
+        Otherwise, each target view forms one with all other views, if queries sample one with each.
         """
         if len(embeddings) == 2 and self.pool == "both_views" and self.negatives is None:
             others = of_same_value(torch.stack(embeddings, 1), batch, queries=2)
             return [self.contrast(*all_against_all(embeddings, batch), others=others)]
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
         pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
+        if self.negatives is None:
+            queries = [torch.stack([*embeddings[:b], *embeddings[b + 1 :]], 1) for b in range(2)]
+            return [self.contrast_in_batch(queries[b], embeddings[b], batch, pools[b]) for b in range(2)]
         return [
-            self._contrast(embeddings[a], embeddings[b], pools[b], batch, draws)
+            self._sampled(embeddings[a], embeddings[b], pools[b], batch, draws)
             for a, b in pairs(len(embeddings))
         ]
 
-    def _contrast(
+    def _sampled(
         self, queries: Tensor, positives: Tensor, pool: Tensor, batch: Batch, draws: torch.Generator
     ) -> Contrast:
-        """N queries against the pool, one or two columns per image of all ranks, except their own image's."""
-        selected = None
-        if self.negatives is not None:
-            width = len(pool) // (len(queries) * ranks())
-            columns = sample_columns(len(queries), self.negatives, draws, width=width, shared=False)
-            selected = to_device(columns, queries.device)
-        negatives = Negatives.of_other_images(pool, batch, selected)
+        """N queries against columns of the pool; one or two columns are each other image's, of all ranks."""
+        assert self.negatives is not None
+        width = len(pool) // (len(queries) * ranks())
+        columns = sample_columns(len(queries), self.negatives, draws, width=width, shared=False)
+        negatives = Negatives.of_other_images(pool, batch, to_device(columns, queries.device))
         own = positives[:, None]
         return self.contrast(queries, own, negatives, others=of_same_value(own, batch))
