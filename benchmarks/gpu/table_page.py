@@ -99,6 +99,7 @@ def _line(name: str, results: list[Result]) -> str:
     digits = ".1f" if results[0].images else ",.0f"
     gap = f"{mean - row.printed:+{digits}}" if row.printed else ""
     made_with = "; ".join(dict.fromkeys(result.made_with for result in results))
+    seconds = fmean(result.seconds for result in results)
     cells = [
         f"`{name}`",
         printed,
@@ -107,7 +108,7 @@ def _line(name: str, results: list[Result]) -> str:
         str(within or ""),
         gap,
         f"{len(values)} of {row.seeds}",
-        f"{fmean(result.seconds for result in results):.4g}",
+        f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.4g}",
         f"{fmean(result.images_per_second for result in results):,.0f}",
         made_with,
     ]

@@ -196,23 +196,20 @@ def dicom(content: bytes) -> Pixels:
         header.file_meta.TransferSyntaxUID = usual
     stored = pydicom.pixels.pixel_array(header)
     pixels, missing = _shown(stored, header, colours), None
-    if (padding := _padding(stored, header)).any():
+    ends = [np.array(end).astype(stored.dtype) for end in _padding_ends(header)]
+    if ends and (padding := (stored >= min(ends)) & (stored <= max(ends))).any():
         if pixels.dtype == np.float32:
             pixels[padding] = np.nan
         else:
-            missing = float(pixels[padding][0])
-            pixels = np.where(padding, pixels[padding][0], pixels)
+            value = _shown(ends[0], header, colours)
+            pixels, missing = np.where(padding, value, pixels), float(value)
     return Pixels(pixels.reshape(*pixels.shape[:2], -1), missing=missing)
 
 
-def _padding(stored: np.ndarray, header: Any) -> np.ndarray:
-    """Where the stored values are outside of the image: one value, or a range of them."""
-    value = header.get("PixelPaddingValue")
-    if value is None:
-        return np.zeros(stored.shape, bool)
-    limit = header.get("PixelPaddingRangeLimit")
-    ends = value, value if limit is None else limit
-    return (stored >= min(ends)) & (stored <= max(ends))
+def _padding_ends(header: Any) -> list[int]:
+    """The first and last of the stored values that mark pixels outside the image; empty if none does."""
+    values = [header.get(name) for name in ("PixelPaddingValue", "PixelPaddingRangeLimit")]
+    return [value for value in values if isinstance(value, int)] if isinstance(values[0], int) else []
 
 
 def _shown(stored: np.ndarray, header: Any, colours: str) -> np.ndarray:

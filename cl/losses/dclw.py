@@ -27,7 +27,7 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     """Pairs that agree less weigh more (DCL, eq. 6).
 
     L_i = Z_i - w_i s_i with w_i = 2 - exp(c_i / sigma) / mean_j exp(c_j / sigma), c the cosine of a positive
-    pair. The mean is over the queries of all ranks, so the mean weight is 1.
+    pair. The mean is over the contrast's queries of all ranks, so the mean weight is 1.
     """
     logits = contrast.positive_logits()  # (N, P)
     weight = _weights(logits * contrast.temperature, config.sigma, contrast)

@@ -24,8 +24,8 @@ class Config(MethodConfig):
 
     pool: where negatives come from, both views of the other images (SimCLR) or the positive's view (EqCo).
     negatives: how many of the pool each query samples for itself (EqCo, section 2.3); null for all.
-    targets: of three views or more, all are contrasted with the first two; or each two of them as if they
-        were the only ones, which is the mean of SimCLR's loss over pairs of views.
+    targets: of three views or more, all are contrasted with the first two, or every pair as if there were
+        no others.
     """
 
     gives: ClassVar[Traits] = {"contrasts", "columns"}
@@ -59,7 +59,7 @@ class Method(BaseMethod):
         """Every view against the first two.
 
         Two views with all their negatives form one contrast of 2N queries with 2(N - 1) negatives each.
-        Otherwise, each target view forms one with all other views, if queries sample one with each.
+        Otherwise, each target view forms one with all other views; with sampled negatives, every pair does.
         """
         if len(embeddings) == 2 and self.pool == "both_views" and self.negatives is None:
             others = of_same_value(torch.stack(embeddings, 1), batch, queries=2)
@@ -77,7 +77,7 @@ class Method(BaseMethod):
     def _sampled(
         self, queries: Tensor, positives: Tensor, pool: Tensor, batch: Batch, draws: torch.Generator
     ) -> Contrast:
-        """N queries against columns of the pool; one or two columns are each other image's, of all ranks."""
+        """N queries against sampled columns of the pool, which has one or two per image of all ranks."""
         assert self.negatives is not None
         width = len(pool) // (len(queries) * ranks())
         columns = sample_columns(len(queries), self.negatives, draws, width=width, shared=False)

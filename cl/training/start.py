@@ -16,7 +16,7 @@ FILE = Path("models/start.safetensors")  # written by `save`; named in messages
 SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
 # Parameters that older experiments lack, and the values that leave them as they were.
 ADDED: dict[str, Any] = {"arms": [], "ungrouped": False}
-ADDED_TO_INFONCE = {"positives": "each"}
+ADDED_TO_PARTS = {("loss", "infonce"): {"positives": "each"}, ("method", "simclr"): {"targets": "first_two"}}
 # The parameters that may differ between a run and the run that it continues.
 CHANGEABLE = (
     "seed",
@@ -86,8 +86,9 @@ class Start:
 def differing(ours: dict[str, Any], parents: dict[str, Any]) -> str | None:
     """The first parameter that prevents a run from continuing its parent; None if it may continue."""
     fixed, theirs = _fixed(ours), ADDED | _fixed(parents)
-    if theirs.get("loss", {}).get("kind") == "infonce":
-        theirs["loss"] = ADDED_TO_INFONCE | theirs["loss"]
+    for (part, kind), added in ADDED_TO_PARTS.items():
+        if theirs.get(part, {}).get("kind") == kind:
+            theirs[part] = added | theirs[part]
     for key, value in fixed.items():
         if value != theirs.get(key):
             return f"{key}={theirs.get(key)}, found {value}; only {', '.join(CHANGEABLE)} may differ"

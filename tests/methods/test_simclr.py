@@ -7,9 +7,11 @@ from functools import partial
 import pytest
 import torch
 
+from cl import config
 from cl.methods._shared.negatives import sample_without_replacement
 from tests.support.loops import assert_equals_the_loop, cross_entropy, normal, projections
 from tests.support.methods import TAU, batch_of, build, config_of, views
+from tests.support.project import compose
 
 
 def loop(method, inputs, other_view=False):  # type: ignore[no-untyped-def]
@@ -36,6 +38,20 @@ def loop_of_all_pairs(method, inputs):  # type: ignore[no-untyped-def]
             others = [z[a][i] @ z[v][j] / TAU for j in range(n) if j != i for v in (a, b)]
             losses.append(cross_entropy(z[a][i] @ z[b][i] / TAU, others))
     return torch.stack(losses).mean()
+
+
+def dclw_loop(method, inputs):  # type: ignore[no-untyped-def]
+    """DCLW: all pairs of a target view have one mean weight."""
+    n, z = len(inputs[0]), [normal(x) for x in projections(method, inputs)]
+    means = []
+    for b in range(2):
+        pairs = [(a, i) for a, i in itertools.product(range(len(inputs)), range(n)) if a != b]
+        cosines = torch.stack([z[a][i] @ z[b][i] for a, i in pairs])
+        weights = 2 - (cosines / 0.5).exp() / (cosines / 0.5).exp().mean()
+        others = [[z[a][i] @ z[v][j] / TAU for j in range(n) if j != i for v in range(2)] for a, i in pairs]
+        partitions = torch.stack([torch.stack(logits).logsumexp(0) for logits in others])
+        means.append((partitions - weights.detach() * cosines / TAU).mean())
+    return torch.stack(means).mean()
 
 
 def sampled_loop(method, inputs):  # type: ignore[no-untyped-def]
@@ -98,3 +114,12 @@ def test_samples_are_uniform_without_replacement() -> None:
 )
 def test_simclr_equals_the_loop_of_its_paper(settings, loop, sizes) -> None:
     assert_equals_the_loop(build("simclr", **settings), loop, sizes)
+
+
+def test_dclw_with_several_views_equals_its_loop() -> None:
+    assert_equals_the_loop(build("simclr"), dclw_loop, (12, 12, 8, 8), loss="dclw")
+
+
+def test_all_targets_of_two_views_are_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="targets=all needs three views or more, found 2"):
+        config.check(compose(tmp_path, "method.targets=all"))

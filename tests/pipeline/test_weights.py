@@ -110,8 +110,10 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
         prepared, *SMALLER, *changed, stages=("pretrain",), start_from="parent"
     )
     loss = {"kind": "infonce", "alpha": None}
-    older = {"precision": "fp32", "optim": {"compile": False}, "loss": loss}
+    method = {"kind": "simclr", "negatives": None}
+    older = {"precision": "fp32", "optim": {"compile": False}, "loss": loss, "method": method}
     newer = {"precision": "auto", "optim": {"compile": "auto"}, "loss": loss | {"positives": "each"}}
+    newer["method"] = method | {"targets": "first_two"}
     assert start.differing(newer, older) is None
     (beginning, origin) = start.load(prepared / "models" / "start.safetensors"), {"data": "other"}
     with pytest.raises(ValueError, match="start_from continues on the same images, .*init=<experiment>"):

@@ -91,6 +91,8 @@ def _views_fit_method(params: Params) -> None:
             f"method.kind={method.kind} takes {method.least_views} views or more, found {len(sizes)}: "
             f"{found}; choose views.{name}.count={view.count + lacking}"
         )
+    if len(sizes) == 2 and getattr(method, "targets", "") == "all":
+        raise ValueError("method.targets=all needs three views or more, found 2; choose first_two")
     if len(set(sizes[:large])) > 1:
         raise ValueError(f"the first {large} views of method.kind={method.kind} need one size, found {found}")
 
