@@ -72,14 +72,16 @@ def test_the_page_has_a_line_for_each_row_and_keeps_its_head(tmp_path: Path) -> 
     page = tmp_path / "gpu_table.md"
     page.write_text(f"# By hand\n\n{TITLES}\nold\n")
     for seed, value in ((0, 84.0), (1, 85.0)):
-        table_page.add(tmp_path, Result("cifar10_dcl", seed, value, 1e4, 100.0, 2e4, "a card"))
+        table_page.add(tmp_path, Result("cifar10_dcl", seed, value, 1e4, 12_345.6, 2e4, "a card"))
+    table_page.add(tmp_path, Result("step_eager", 0, 1.3e4, None, 0.01947, 1.3e4, "a card"))
     text = page.read_text()
     assert text.startswith(f"# By hand\n\n{TITLES}\n|---")
     assert "old" not in text
-    (line,) = [line for line in text.splitlines() if line.startswith("| `")]
-    assert "| 84.5 | [78.1, 90.9] | +0.3 | 2 of 5 | 100 | 20,000 | a card |" in line
+    step, line = [line for line in text.splitlines() if line.startswith("| `")]
+    assert "| 0.01947 |" in step
+    assert "| 84.5 | [78.1, 90.9] | +0.3 | 2 of 5 | 12,346 | 20,000 | a card |" in line
     assert line.count("|") == TITLES.count("|")
-    assert f"Not yet run: {len(table_page.known()) - 2} rows." in text
+    assert f"Not yet run: {len(table_page.known()) - 3} rows." in text
 
 
 def test_without_a_gpu_a_row_is_refused(tmp_path: Path, monkeypatch) -> None:
