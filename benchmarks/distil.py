@@ -86,8 +86,8 @@ def trained(
     """
     params, _ = for_few_images(params, *readers)
     if limit:
-        _, one = trained(with_epochs(params, 1), readers, known, None)
-        params = with_epochs(params, max(1, round(limit / one)))
+        one, six = (trained(with_epochs(params, epochs), readers, known, None)[1] for epochs in (1, 6))
+        params = with_epochs(params, max(1, round(1 + 5 * (limit - one) / (six - one))))
     teacher = None if params.teacher is None else StoredTeacher(known[0])
     torch.manual_seed(params.seed)
     task, optimizer, data = pretraining.prepare(params, HERE, readers[0], Start(), teacher)
