@@ -14,11 +14,12 @@ from pipeline.support import command
 Claim = tuple[str, str]  # a study, and a comparison as it is printed
 PAGE = """# What the studies showed
 
-{decided} of {primary} [primary claims](../../benchmarks/primary.yaml) are decided after Holm's correction for
-their number. If all are chosen before their runs, the chance of any wrong decision is at most 5 %; **where
-"chosen" says "after", nothing guarantees that.** Differences of accuracies are in points; the intervals are
-over seeds of one data set each. [How the encoders were trained](studies.md). In brackets: new seeds that
-would decide with probability 0.8 at {level} %, if difference and deviation are those seen.
+{decided} of {primary} [primary claims](../../benchmarks/primary.yaml) are decided after Holm's correction,
+which counts {replaced} more that were replaced. If all are chosen before their runs, the chance of any wrong
+decision is at most 5 %; **where "chosen" says "after", nothing guarantees that.** Differences of
+accuracies are in points; the intervals are over seeds of one data set each. [How the encoders were
+trained](studies.md). In brackets: new seeds that would decide with probability 0.8 at {level} %, if
+difference and deviation are those seen.
 
 | primary claim | chosen | difference | seeds | verdict |
 |---|---|---|---|---|
@@ -74,12 +75,14 @@ def page() -> str:
     }
     tested = {(name, str(each.comparison)): each for name, own in decided.items() for each in own}
     tested = {claim: each for claim, each in tested.items() if each.comparison.tested}
-    primary = family.primary(family.PRIMARY.read_text())
-    primary_rows, count = _primary(primary, tested, rows)
+    text = family.PRIMARY.read_text()
+    primary, replaced = family.primary(text), family.replaced(text)
+    primary_rows, count = _primary(primary, replaced, tested, rows)
     return PAGE.format(
         decided=count,
         primary=len(primary),
-        level=f"{100 * LEVEL / max(1, len(primary)):.2g}",
+        replaced=replaced,
+        level=f"{100 * LEVEL / max(1, len(primary) + replaced):.2g}",
         primary_rows="\n".join(primary_rows),
         follows="\n".join(
             f"| [{name}](../studies/{name}.yaml) | {study.registration or 'registered'} | {study.follows} |"
@@ -100,7 +103,7 @@ def page() -> str:
 
 
 def _primary(
-    claims: list[Claim], tested: dict[Claim, Decision], found: dict[str, list[Row]]
+    claims: list[Claim], replaced: int, tested: dict[Claim, Decision], found: dict[str, list[Row]]
 ) -> tuple[list[str], int]:
     """The rows of the primary claims, and how many are decided; one whose seeds are missing counts too.
 
@@ -110,10 +113,10 @@ def _primary(
     for name, text in claims:
         if (name, text) not in tested or tested[name, text].comparison.given:
             raise ValueError(f"{family.PRIMARY}: {name} does not test {text!r}, or it only checks the code")
-    verdicts, rows = corrected([tested[claim] for claim in claims]), []
+    verdicts, rows = corrected([tested[claim] for claim in claims], replaced), []
     for claim, verdict in zip(claims, verdicts, strict=True):
         before = family.stated_before(claim, {row.commit for row in found[claim[0]]})
-        text, difference, seeds, said = _cells(tested[claim], verdict, LEVEL / len(claims))
+        text, difference, seeds, said = _cells(tested[claim], verdict, LEVEL / (len(claims) + replaced))
         alone = "" if verdict == tested[claim].verdict else f" (alone: {tested[claim].verdict})"
         chosen = "before" if before else "after"
         rows.append(f"| {claim[0]}: {text} | {chosen} | {difference} | {seeds} | {said}{alone} |")

@@ -259,11 +259,15 @@ def power(effect: float, seeds: int, level: float = LEVEL) -> float:
     return float(1 - nctdtr(seeds - 1, effect * sqrt(seeds), stdtrit(seeds - 1, 1 - level / 2)))
 
 
-def corrected(decisions: list[Decision]) -> list[str]:
-    """The verdicts of several claims: the probability that any is wrong is at most `LEVEL` (Holm 1979)."""
+def corrected(decisions: list[Decision], others: int = 0) -> list[str]:
+    """The verdicts of several claims: the probability that any is wrong is at most `LEVEL` (Holm 1979).
+
+    Args:
+        others: further claims, which count as undecided.
+    """
     verdicts = [UNDECIDED] * len(decisions)
     for tried, number in enumerate(sorted(range(len(decisions)), key=lambda number: decisions[number].p)):
-        if decisions[number].p * (len(decisions) - tried) > LEVEL:
+        if decisions[number].p * (len(decisions) + others - tried) > LEVEL:
             break
         verdicts[number] = decisions[number].verdict
     return verdicts

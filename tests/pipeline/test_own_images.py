@@ -171,7 +171,7 @@ def test_the_smallest_profile_needs_no_gpu(tmp_path) -> None:
 
 
 def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_path) -> None:
-    """With changes of bands; the encoder's features of files are those of the shards, and init inflates."""
+    """With changes of bands; the encoder's features of files are those of the shards, and it is an `init`."""
     folder, raw = copy_product(project, tmp_path / "project"), tmp_path / "raw"
     write_images(raw / "own", 45, 15)
     small = ["dataset=folder", "dataset.name=own", "dataset.resize=36", "dataset.crop=32"]
@@ -198,5 +198,7 @@ def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_pa
     )
     torch.testing.assert_close(encoder.embed(files), stored)
     save_encoder(tmp_path / "rgb.safetensors", stem="imagenet", width=0.125)
-    said = run(folder, raw, (*chosen, f"init={tmp_path}/rgb.safetensors"), ("weights",), ("pretrain",))
-    assert "pretrain: epoch 1/1" in said
+    shutil.copy(folder / "models/backbone.safetensors", tmp_path / "bands.safetensors")
+    for name in ("rgb", "bands"):
+        said = run(folder, raw, (*chosen, f"init={tmp_path}/{name}.safetensors"), ("weights",), ("pretrain",))
+        assert "pretrain: epoch 1/1" in said
