@@ -1,5 +1,7 @@
 """Flip, quarter turns, blur and changes of bands, of a batch of standardised crops on the training device."""
 
+from functools import cache
+from math import cos, pi, sin
 from typing import NamedTuple
 
 import numpy as np
@@ -23,27 +25,29 @@ class BandParams(NamedTuple):
     sigma: Tensor  # of the blur, pixels; 0: no blur
     noise: Tensor  # standard deviation
     seed: Tensor  # of the noise
-    saturation: Tensor  # factor of differences between bands
+    near: Tensor  # factor of differences between bands
+    turned: Tensor  # factor of the same, a quarter turn further
     gain: Tensor
     offset: Tensor
 
     @classmethod
     def of(cls, rows: Tensor) -> "BandParams":
-        """From rows (N, 6 + 2 C)."""
-        return cls(*rows[:, :6].unbind(1), *rows[:, 6:].chunk(2, 1))
+        """From rows (N, 7 + 2 C)."""
+        return cls(*rows[:, :7].unbind(1), *rows[:, 7:].chunk(2, 1))
 
 
 def draws(channels: int) -> int:
     """Numbers per view."""
-    return 6 + 2 * channels
+    return 7 + 2 * channels
 
 
 def draw_band_params(view: View, rng: RandomNumbers, channels: int) -> list[float]:
-    """A row of `BandParams`; always takes 12 + 3 C random numbers."""
+    """A row of `BandParams`; always takes 13 + 3 C random numbers."""
     changes, (low, high) = view.bands or UNCHANGED, view.blur.sigma
-    flip, turn, turns, blur, sigma, changed, noise, seed, gray, *common = rng.take(12)
+    flip, turn, turns, blur, sigma, changed, noise, seed, gray, *common = rng.take(13)
     strength = float(changed < changes.p)
-    gain, offset, saturation = strength * (2 * np.array(common) - 1)
+    gain, offset, saturation, hue = strength * (2 * np.array(common) - 1)
+    saturation = 0 if gray < changes.grayscale else 1 + changes.saturation * saturation
     gains, offsets, kept = np.array(rng.take(3 * channels)).reshape(3, channels)
     remains = (kept >= changes.dropout) | (kept == kept.max())
     own_gain = 1 + strength * changes.band_gain * (2 * gains - 1)
@@ -54,20 +58,21 @@ def draw_band_params(view: View, rng: RandomNumbers, channels: int) -> list[floa
         low + (high - low) * sigma if blur < view.blur.p else 0,
         strength * changes.noise * noise,
         int(SEEDS * seed),
-        0 if gray < changes.grayscale else 1 + changes.saturation * saturation,
+        saturation * cos(2 * pi * changes.hue * hue),
+        saturation * sin(2 * pi * changes.hue * hue),
         *(remains * own_gain * (1 + changes.gain * gain)),
         *(remains * (own_offset + changes.offset * offset)),
     ]
 
 
 def augment(images: Tensor, rows: Tensor, view: View) -> Tensor:
-    """Flip, turn, blur, add noise, apply saturation, gain and offset.
+    """Flip, turn, blur, add noise, apply hue, saturation, gain and offset.
 
     Noise comes from the generator of the images' device, seeded for each view: devices give different noise.
 
     Args:
         images: (N, C, S, S) float32, standardised, channels-last.
-        rows: (N, 6 + 2 C) float32 on the CPU; each row is a `BandParams`.
+        rows: (N, 7 + 2 C) float32 on the CPU; each row is a `BandParams`.
 
     Returns:
         (N, C, S, S) float32, channels-last.
@@ -88,8 +93,21 @@ def augment(images: Tensor, rows: Tensor, view: View) -> Tensor:
         x[row].add_(noise, alpha=float(on_cpu.noise[row]))
     means = x.mean(1, keepdim=True)  # over bands, (N, 1, S, S)
     gain, offset = params.gain[:, :, None, None], params.offset[:, :, None, None]
-    saturation = params.saturation[:, None, None, None]
-    return x.mul_(gain * saturation).addcmul_(means, gain * (1 - saturation)).add_(offset)
+    near, turned = (each[:, None, None, None] for each in (params.near, params.turned))
+    if on_cpu.turned.any():
+        further = x.permute(0, 2, 3, 1) @ to_device(_quarter_turn(x.shape[1]), x.device).T
+        x.mul_(near).addcmul_(further.permute(0, 3, 1, 2), turned).addcmul_(means, 1 - near)
+        return x.mul_(gain).add_(offset)
+    return x.mul_(gain * near).addcmul_(means, gain * (1 - near)).add_(offset)
+
+
+@cache
+def _quarter_turn(channels: int) -> Tensor:
+    """(C, C): delays each wave over the circle of bands by a quarter of its period; their mean becomes 0."""
+    place = torch.arange(channels, dtype=torch.float64)
+    lag = 2 * pi / channels * (place[:, None] - place)
+    waves = range(1, (channels + 1) // 2)
+    return (sum((torch.sin(wave * lag) for wave in waves), 0 * lag) * 2 / channels).float()
 
 
 def _blur_(x: Tensor, sigma: Tensor, kernel: int) -> None:

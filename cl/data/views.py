@@ -85,6 +85,8 @@ class BandChanges(BaseConfig):
     gain, offset: all bands times 1 + g, plus o; uniform in [-gain, gain] and [-offset, offset].
     band_gain, band_offset: the same for each band by itself.
     saturation: differences between the bands of a pixel times 1 + s, uniform in [-saturation, saturation].
+    hue: each wave in these differences, along the circle of bands, moves by the same part of its period,
+        uniform in [-hue, hue]; of three bands, this is a rotation about gray.
     noise: the largest standard deviation of Gaussian noise; each view has its own, uniform from 0.
     grayscale: probability that each band becomes the mean over bands.
     dropout: probability that a band becomes its mean; one band always remains.
@@ -97,6 +99,7 @@ class BandChanges(BaseConfig):
     band_gain: UpTo1
     band_offset: float = Field(ge=0)
     saturation: UpTo1
+    hue: float = Field(ge=0, le=0.5)
     noise: float = Field(ge=0)
     grayscale: UpTo1
     dropout: UpTo1

@@ -62,14 +62,32 @@ def test_changes_are_those_of_each_view_alone(view) -> None:
             x = augment_gpu.blur(x[None], params.sigma, view.blur.kernel)[0]
         seeded = torch.Generator().manual_seed(int(params.seed))
         x = (x + params.noise * torch.randn(4, 16, 16, generator=seeded)).double()
-        gray = sum(x) / len(x)
+        waves = np.fft.fft(x.numpy(), axis=0)
+        saturation, angle = torch.hypot(params.near, params.turned), torch.atan2(params.turned, params.near)
+        waves[1] *= saturation.numpy() * np.exp(-1j * angle.numpy())
+        waves[2] *= saturation.numpy() * np.cos(angle.numpy())  # what its real part can move
+        waves[3] = waves[1].conj()
+        changed = torch.from_numpy(np.fft.ifft(waves, axis=0).real)
         expected = torch.stack(
             [
-                gain * (gray + params.saturation * (band - gray)) + offset
-                for band, gain, offset in zip(x, params.gain[0], params.offset[0], strict=True)
+                gain * band + offset
+                for band, gain, offset in zip(changed, params.gain[0], params.offset[0], strict=True)
             ]
         )
         torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_hue_of_three_bands_is_a_rotation_about_gray(view) -> None:
+    """By Rodrigues' formula; the length of a pixel and its gray stay."""
+    axis, angle = np.full(3, 3**-0.5), 0.7
+    cross = np.cross(np.eye(3), axis)  # rows e_i x axis, so that v @ cross is v x axis
+    rotation = np.eye(3) * np.cos(angle) + cross * np.sin(angle) + np.outer(axis, axis) * (1 - np.cos(angle))
+    x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    row = torch.tensor([[0, 0, 0, 0, 0, np.cos(angle), np.sin(angle), 1, 1, 1, 0, 0, 0]]).float()
+    found = augment(x.float(), row, view).double()
+    rotated = [torch.einsum("cd,ndhw->nchw", torch.from_numpy(r), x) for r in (rotation, rotation.T)]
+    assert min((found - each).abs().max() for each in rotated) < 1e-5
+    assert (found - x).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("channels", [1, 4, 13])
@@ -93,12 +111,14 @@ def test_parameters_have_the_configured_distribution(channels, view) -> None:
         assert abs(found.double().mean() - expected) < 0.03
     assert (params.gain[~changed][kept[~changed]] == 1).all()
     assert (params.offset[~kept] == 0).all()
-    gray = params.saturation == 0
+    saturation, angle = torch.hypot(params.near, params.turned), torch.atan2(params.turned, params.near)
+    gray = saturation == 0
     assert abs(gray.double().mean() - 0.25) < 0.03
-    assert (params.saturation[~gray & ~changed] == 1).all()
-    varied = params.saturation[~gray & changed]
-    assert 0.6 <= varied.min() < 0.62
-    assert 1.38 < varied.max() <= 1.4
+    assert (saturation[~gray & ~changed] == 1).all() and (angle[~changed] == 0).all()
+    for values, low, high in ((saturation, 0.6, 1.4), (angle / (2 * np.pi), -0.2, 0.2)):
+        varied = values[~gray & changed]
+        assert low - 1e-6 <= varied.min() < low + 0.02
+        assert high - 0.02 < varied.max() <= high + 1e-6
     pairs = changed & kept[:, :2].all(1)
     for values, common, own in ((params.gain, 0.4, 0.2), (params.offset, 0.3, 0.1)):
         first, second = values[pairs, 0], values[pairs, min(1, channels - 1)]

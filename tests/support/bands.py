@@ -17,6 +17,7 @@ CHANGES = BandChanges(
     band_gain=0.2,
     band_offset=0.1,
     saturation=0.4,
+    hue=0.2,
     noise=0.2,
     grayscale=0.2,
     dropout=0.2,
