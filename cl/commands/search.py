@@ -19,10 +19,12 @@ from cl.commands.outputs import pictures
 from cl.commands.outputs.tables import PAGE_OR_TABLE, target_of
 from cl.console.command import progress
 from cl.console.progress import silent
+from cl.data.transform import Transform
 from cl.encoders.encoder import Encoder
 from cl.features.knn import nearest_in_array
 from cl.runtime.tables import columns_of, write_table
 
+SHOWN = 10  # queries in a notebook
 LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
 
 
@@ -43,23 +45,42 @@ class Matches:
     names: N names of the searched images.
     positions: (Q, top) positions in `names`, int64.
     cosines: (Q, top) float32.
+    files, folder: of the pictures of the queries, and of the searched images.
+    transform: how the encoder sees pictures.
     """
 
     queries: list[str]
     names: list[str]
     positions: np.ndarray
     cosines: np.ndarray
+    files: list[Path]
+    folder: Path
+    transform: Transform
 
     def __repr__(self) -> str:
         """One line; `rows` has all."""
         queries, top = self.positions.shape
         return f"Matches(queries: {queries}, images each: {top} of {len(self.names)})"
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: the pictures of the first queries."""
+        return "".join(pictures.html(islice(self.pictures(), SHOWN), self.transform.picture_of))
+
     def rows(self) -> Iterator[Match]:
         """Every match."""
         for query, positions, cosines in zip(self.queries, self.positions, self.cosines, strict=True):
             for rank, (position, cosine) in enumerate(zip(positions.tolist(), cosines.tolist(), strict=True)):
                 yield Match(query, rank + 1, self.names[position], cosine)
+
+    def pictures(self) -> Iterator[list[tuple[Path, str]]]:
+        """For each query: its picture and those found, and what to write below them."""
+        rows, top = self.rows(), self.positions.shape[1]
+        for file, query in zip(self.files, self.queries, strict=True):
+            found = islice(rows, top)
+            yield [
+                (file, query),
+                *((self.folder / other, f"{cosine:.3f} {other}") for _, _, other, cosine in found),
+            ]
 
 
 def search(
@@ -100,7 +121,13 @@ def search(
     cosines, positions = nearest_in_array(rows, bank.features, min(top + 1, len(bank.names)), show)
     last = (positions == own[:, None]).argsort(axis=1, kind="stable")[:, :top]  # a query itself goes last
     matches = Matches(
-        names, bank.names, np.take_along_axis(positions, last, 1), np.take_along_axis(cosines, last, 1)
+        names,
+        bank.names,
+        np.take_along_axis(positions, last, 1),
+        np.take_along_axis(cosines, last, 1),
+        files=[Path(part.notes.get("folder", "")) / name for part, _ in parts for name in part.names],
+        folder=Path(bank.notes.get("folder", "")),
+        transform=matching.transform_of(bank),
     )
     if target and target.suffix == ".html":
         if "folder" not in bank.notes:
@@ -110,8 +137,7 @@ def search(
             "Left of the bar: a query. Right: the most similar images, with cosines. "
             f"Features: {path}, by {bank.notes.get('encoder', 'an encoder')} (sha256 {sha256})"
         )
-        decode = matching.transform_of(bank).picture_of
-        pictures.write(target, "Similar images", about, _pictures(matches, parts, bank), decode)
+        pictures.write(target, "Similar images", about, matches.pictures(), matches.transform.picture_of)
     elif target:
         write_table(target, columns_of(Match, [*matches.rows()]))
     return matches
@@ -151,15 +177,3 @@ def _queries(
         assert embedded
         parts.insert(0, (embedded, np.full(len(embedded.names), -1)))
     return parts
-
-
-def _pictures(
-    matches: Matches, parts: list[tuple[Features, np.ndarray]], bank: Features
-) -> Iterator[list[tuple[Path, str]]]:
-    """For each query: the paths of its picture and of the pictures found, and what to write below them."""
-    folder = Path(bank.notes.get("folder", ""))
-    queries = [Path(part.notes.get("folder", "")) / name for part, _ in parts for name in part.names]
-    rows, top = matches.rows(), matches.positions.shape[1]
-    for query, name in zip(queries, matches.queries, strict=True):
-        similar = [(folder / other, f"{cosine:.3f} {other}") for _, _, other, cosine in islice(rows, top)]
-        yield [(query, name), *similar]

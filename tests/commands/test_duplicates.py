@@ -93,7 +93,7 @@ def test_equal_files_are_one_group(planted, tmp_path) -> None:
     cl.embed(tmp_path, encoder=planted.encoder, to=tmp_path / "features.parquet")
     to = tmp_path / "copies.html"
     found = cl.duplicates(tmp_path / "features.parquet", encoder=planted.encoder, to=to)
-    (shown,) = re.findall(r"<section>(.*)</section>", to.read_text(encoding="utf-8"))
+    (shown,) = re.findall(r'<section class="cl">(.*)</section>', to.read_text(encoding="utf-8"))
     assert re.findall('alt="(.*?)"', shown) == ["0.png", "1.png", "2.png"] and "1.000 features 1.png" in shown
     assert [(copy.group, copy.name) for copy in found] == [(1, "0.png"), (1, "1.png"), (1, "2.png")]
     assert min(copy.cosine for copy in found) > 0.9999 and min(copy.agreement for copy in found) > 0.9999

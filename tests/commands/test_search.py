@@ -112,7 +112,11 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     assert f"{searched.path}, by {searched.encoder}" in page
     assert "No such file" in page and "&lt;b&gt;&amp;amp;.jpg" in page and ODD not in page
     assert "http" not in page
-    assert len(re.findall(r"<section><figure>.*</figure><div><figure>", page)) == 3  # queries are apart
+    assert (
+        len(re.findall(r'<section class="cl"><figure>.*</figure><div><figure>', page)) == 3
+    )  # queries are apart
+    shown = cl.search(searched.path, ["03.jpg", "05.jpg"], top=4)._repr_html_()  # in notebooks
+    assert shown.count("data:image/jpeg") == 2 * (1 + 4) and "body" not in shown
 
 
 def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, monkeypatch) -> None:

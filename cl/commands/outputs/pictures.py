@@ -1,8 +1,8 @@
-"""A page of pictures in one HTML file, in rows whose first picture stands apart."""
+"""Pictures as HTML without other files, in rows whose first picture stands apart."""
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -13,32 +13,35 @@ from cl.runtime.files import finished
 
 Decode = Callable[[Path], np.ndarray]  # (H, W, 3) uint8
 
+Rows = Iterable[Sequence[tuple[Path, str]]]  # pictures and captions
+
 SIDE = 160  # pixels of a thumbnail at most
 STYLE = (
-    ":root{color-scheme:light dark}body{font:13px sans-serif;margin:1.5em}a{color:inherit}"
-    "section,div{display:flex;gap:10px}section{padding:1em 0;border-bottom:1px solid #888}div{flex-wrap:wrap}"
-    f"figure{{margin:0;width:{SIDE}px;flex:none}}figcaption{{overflow-wrap:anywhere}}"
-    "section>figure{padding-right:10px;border-right:3px solid #36c}img{display:block;max-width:100%}"
-    "@media(max-width:600px){figure{width:100px}}"
+    ".cl a{color:inherit}.cl,.cl div{display:flex;gap:10px}.cl{padding:1em 0;border-bottom:1px solid #888}"
+    f".cl div{{flex-wrap:wrap}}.cl figure{{margin:0;width:{SIDE}px;flex:none}}"
+    ".cl figcaption{overflow-wrap:anywhere}.cl img{display:block;max-width:100%}"
+    ".cl>figure{padding-right:10px;border-right:3px solid #36c}"
+    "@media(max-width:600px){.cl figure{width:100px}}"
 )
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    f"<style>{STYLE}</style>"
+    "<style>:root{color-scheme:light dark}body{font:13px sans-serif;margin:1.5em}</style>"
 )
 
 
-def write(
-    path: Path, title: str, about: str, rows: Iterable[Sequence[tuple[Path, str]]], decode: Decode
-) -> None:
-    """Write a page of pictures and captions; the reason replaces a picture that `decode` cannot read.
-
-    about: what the rows show, and where they are from.
-    """
+def write(path: Path, title: str, about: str, rows: Rows, decode: Decode) -> None:
+    """Write a page; `about`: what the rows show, and where they are from."""
     with finished(path) as partial, partial.open("w", encoding="utf-8") as page:
         page.write(f"{HEAD}<title>{title}</title><h1>{title}</h1><p>{escape(about)}</p>\n")
-        for row in rows:
-            first, *others = (_figure(picture, caption, decode) for picture, caption in row)
-            page.write(f"<section>{first}<div>{''.join(others)}</div></section>\n")
+        page.writelines(html(rows, decode))
+
+
+def html(rows: Rows, decode: Decode) -> Iterator[str]:
+    """The style, then each row; the reason replaces a picture that `decode` cannot read."""
+    yield f"<style>{STYLE}</style>\n"
+    for row in rows:
+        first, *others = (_figure(picture, caption, decode) for picture, caption in row)
+        yield f'<section class="cl">{first}<div>{"".join(others)}</div></section>\n'
 
 
 def _figure(picture: Path, caption: str, decode: Decode) -> str:
