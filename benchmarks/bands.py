@@ -94,10 +94,9 @@ def mixed(mix: str, colours: list[Reader], folder: Path) -> tuple[Params, list[R
     )
     readers = shards(params, folder / f"{mix}_shards", folder / mix)
     shutil.rmtree(raw)  # 1.6 GB
+    inverse = np.linalg.pinv(weights)
     for before, after in zip(colours, readers, strict=True):
-        recovered = [
-            np.rint((after.pixels(i) - offsets) @ np.linalg.pinv(weights)) for i in range(len(after))
-        ]
+        recovered = [np.rint((after.pixels(i) - offsets) @ inverse) for i in range(len(after))]
         if sorted(map(content, recovered)) != sorted(content(before.pixels(i)) for i in range(len(before))):
             raise ValueError(f"{mix}: bands that do not give back the colours")
     view = params.views["random"].model_copy(update={"bands": changes})
