@@ -24,7 +24,7 @@ from cl.encoders.encoder import Encoder
 from cl.features.knn import nearest_in_array
 from cl.runtime.tables import columns_of, write_table
 
-SHOWN = 10  # queries in a notebook
+SHOWN = 10  # queries, and images of each, in a notebook
 LONG = 10**9  # pairs of a query and an image; comparing more shows the progress
 
 
@@ -63,8 +63,9 @@ class Matches:
         return f"Matches(queries: {queries}, images each: {top} of {len(self.names)})"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the pictures of the first queries."""
-        return "".join(pictures.html(islice(self.pictures(), SHOWN), self.transform.picture_of))
+        """What notebooks show: the first pictures of the first queries."""
+        rows = (row[: 1 + SHOWN] for row in islice(self.pictures(), SHOWN))
+        return "".join(pictures.html(rows, self.transform.picture_of))
 
     def rows(self) -> Iterator[Match]:
         """Every match."""

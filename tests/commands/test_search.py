@@ -115,8 +115,8 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     assert (
         len(re.findall(r'<section class="cl"><figure>.*</figure><div><figure>', page)) == 3
     )  # queries are apart
-    shown = cl.search(searched.path, ["03.jpg", "05.jpg"], top=4)._repr_html_()  # in notebooks
-    assert shown.count("data:image/jpeg") == 2 * (1 + 4) and "body" not in shown
+    shown = cl.search(searched.path, ["03.jpg", "05.jpg"], top=14)._repr_html_()  # in notebooks
+    assert shown.count("data:image/jpeg") == 2 * (1 + 10) and "body" not in shown
 
 
 def test_a_page_of_features_without_their_folder_looks_here(searched, capsys, monkeypatch) -> None:
