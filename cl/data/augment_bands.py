@@ -94,11 +94,9 @@ def augment(images: Tensor, rows: Tensor, view: View) -> Tensor:
     means = x.mean(1, keepdim=True)  # over bands, (N, 1, S, S)
     gain, offset = params.gain[:, :, None, None], params.offset[:, :, None, None]
     near, turned = (each[:, None, None, None] for each in (params.near, params.turned))
-    if on_cpu.turned.any():
-        further = x.permute(0, 2, 3, 1) @ to_device(_quarter_turn(x.shape[1]), x.device).T
-        x.mul_(near).addcmul_(further.permute(0, 3, 1, 2), turned).addcmul_(means, 1 - near)
-        return x.mul_(gain).add_(offset)
-    return x.mul_(gain * near).addcmul_(means, gain * (1 - near)).add_(offset)
+    further = x.permute(0, 2, 3, 1) @ to_device(_quarter_turn(x.shape[1]), x.device).T
+    x.mul_(near).addcmul_(further.permute(0, 3, 1, 2), turned).addcmul_(means, 1 - near)
+    return x.mul_(gain).add_(offset)
 
 
 @cache

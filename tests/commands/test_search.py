@@ -112,9 +112,8 @@ def test_the_page_shows_the_pictures_and_needs_no_other_file(searched) -> None:
     assert f"{searched.path}, by {searched.encoder}" in page
     assert "No such file" in page and "&lt;b&gt;&amp;amp;.jpg" in page and ODD not in page
     assert "http" not in page
-    assert (
-        len(re.findall(r'<section class="cl"><figure>.*</figure><div><figure>', page)) == 3
-    )  # queries are apart
+    queries = re.findall(r'<section class="cl"><figure>.*</figure><div><figure>', page)
+    assert len(queries) == 3  # apart from what they find
     shown = cl.search(searched.path, ["03.jpg", "05.jpg"], top=14)._repr_html_()  # in notebooks
     assert shown.count("data:image/jpeg") == 2 * (1 + 10) and "body" not in shown
 
