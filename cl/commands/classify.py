@@ -274,7 +274,6 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
             name: (int(count), float(value))
             for name, count, value in zip(labels.classes, counts, by_class, strict=True)
         },
-        calibration_error=error,
         largest_calibration_error=heads.largest_calibration_error(error, right, number),
         regularisation=trained.regularisation,
     )

@@ -31,8 +31,7 @@ class Quality:
     majority: images of the most frequent class.
     mean_average_precision: None if images have one label.
     by_class: number of images and accuracy, or average precision, of each class.
-    calibration_error: without the bias of few images.
-    largest_calibration_error: what it is at most, in about 95 of 100 cases.
+    largest_calibration_error: the upper end of the calibration error's one-sided 95 % interval.
     regularisation: C of `cl.features.logistic.fit`, and of scikit-learn's LogisticRegression.
     """
 
@@ -42,7 +41,6 @@ class Quality:
     majority: float
     mean_average_precision: float | None
     by_class: dict[str, tuple[int, float]]
-    calibration_error: float
     largest_calibration_error: float
     regularisation: float
 
@@ -150,8 +148,7 @@ def _measured(quality: Quality) -> Iterator[str]:
         within = " [{:.1f}, {:.1f}]".format(*quality.interval) if quality.interval else ""
         yield f"accuracy               {quality.accuracy:5.1f} %{within}, of held-out images"
         yield f"always the same class  {quality.majority:5.1f} %"
-    most = quality.largest_calibration_error
-    yield f"calibration error      {quality.calibration_error:5.1f} % (at most {most:.1f} %)"
+    yield f"calibration error      {quality.largest_calibration_error:5.1f} % at most"
 
 
 def _compared(comparison: "FinetuningComparison") -> str:
