@@ -45,7 +45,9 @@ def _backbone(init: Init) -> Start:
     encoder = foreign.load(file, prefix, exact=False, name=name)
     if encoder.deviation:
         command.progress("weights").say(f"{init.name} was trained {encoder.deviation}; ours is not")
-    origin = {"hashes": [init.hash], "licence": licence(encoder.metadata)}
+    bands = transform_in(encoder.metadata, name).bands
+    names = bands.names if bands else ()
+    origin = {"hashes": [init.hash], "licence": licence(encoder.metadata), "bands": names}
     return start.from_backbone(encoder.network, encoder.config, origin)
 
 

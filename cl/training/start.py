@@ -1,6 +1,7 @@
 """The weights that pretraining starts from: a backbone, or the complete state of an earlier run."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ class Start:
     """The weights that a run starts from, if any.
 
     tensors: `backbone.<name>` with `init`; `method.<name>` and `optimizer.<name>` with `start_from`.
-    origin: the hashes of the weights and their licence; with `init`, also the architecture; with
-        `start_from`, also the parent's pretraining parameters, the hash of its data, and its epochs.
+    origin: the hashes of the weights and their licence; with `init`, also the architecture and the names of
+        bands; with `start_from`, also the parent's pretraining parameters, the hash of its data, and its
+        epochs.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -63,6 +65,16 @@ class Start:
             raise ValueError(
                 "start_from continues on the same images, found others; init=<experiment> takes its backbone "
                 "to other images"
+            )
+
+    def check_bands(self, names: Sequence[str]) -> None:
+        """Raises ValueError if a band of `init` is elsewhere in the images; numbers name no certain band."""
+        theirs = self.origin.get("bands", ())
+        moved = set(theirs) & set(names) - {a for a, b in zip(theirs, names, strict=False) if a == b}
+        if any(not name.isdigit() for name in moved):
+            raise ValueError(
+                f"init takes the bands {', '.join(theirs)}, the images have {', '.join(names)}; list them in "
+                "dataset.channels in the order of init"
             )
 
     def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:

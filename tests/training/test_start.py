@@ -7,6 +7,17 @@ from cl.runtime.tensor_files import save_tensors
 from cl.training import start
 
 
+def test_a_band_of_init_must_have_its_place_in_the_images() -> None:
+    weights = start.Start(origin={"bands": ["red", "green", "blue"]})
+    for names in (("blue", "green", "red"), ("green", "blue", "infrared")):
+        with pytest.raises(ValueError, match="red, green, blue, the images have .*; list them in dataset"):
+            weights.check_bands(names)
+    for names in (("red", "green", "blue"), ("red", "green", "infrared"), ("1", "2", "3")):
+        weights.check_bands(names)
+    start.Start(origin={"bands": ["1", "2", "3"]}).check_bands(["2", "3", "4"])
+    start.Start().check_bands(["red"])
+
+
 @pytest.mark.parametrize("damaged", ["method", "optimizer"])
 def test_a_run_whose_training_diverged_is_not_continued(damaged, tmp_path) -> None:
     for name in ("method", "optimizer"):
