@@ -1,4 +1,4 @@
-"""Linear evaluation: classifiers on the frozen backbone's pooled features."""
+"""Linear evaluation: classifiers on the frozen backbone's features."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -15,10 +15,11 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet, TrainSet
 from cl.data.views import SingleView
 from cl.evaluations import EvaluationConfig, EvaluationContext, labels_of, write_predictions
-from cl.evaluations._shared.layers import LastBlocks, last_blocks
+from cl.evaluations._shared.layers import POOLED, LastBlocks, PooledMaps, last_blocks
 from cl.evaluations._shared.shares import classify, share
 from cl.features.extraction import extract
 from cl.features.knn import top1
+from cl.networks.batch_norm import set_groups
 from cl.objective.batch import Batch
 from cl.runtime.base_config import Seeds
 from cl.runtime.machine import Machine, to_device
@@ -32,6 +33,8 @@ from cl.training.tasks import Probes, classifier
 if TYPE_CHECKING:
     from cl.networks.backbones import Backbone
 
+    Reads = Backbone | LastBlocks | PooledMaps
+
 TOP = ("top1", "top5")
 
 
@@ -44,6 +47,8 @@ class Config(EvaluationConfig):
         once. Caching is faster but a different protocol, so its metrics have different names.
     blocks: use the class tokens after this many last blocks of a transformer as features (DINO: 4 of ViT-S);
         null: the backbone's own features.
+    maps: instead, a classifier of each of a ResNet's five maps, after the first ReLU and after each stage,
+        pooled and standardised (OpenSelfSup's "Multi"). The best map counts.
     seeds: train once with each, for mean and standard deviation; null: once, with the run's seed.
     """
 
@@ -51,6 +56,7 @@ class Config(EvaluationConfig):
     kind: Literal["linear"]
     features: Literal["augmented", "cached"]
     blocks: int | None = Field(None, gt=0)
+    maps: bool = False
     base_lrs: list[Annotated[float, Field(gt=0)]]
     weight_decays: list[Annotated[float, Field(ge=0)]]
     seeds: Seeds | None
@@ -67,7 +73,9 @@ class Config(EvaluationConfig):
             raise ValueError(
                 f"final_weight_decay={self.optim.final_weight_decay} with several weight_decays; set null"
             )
-        if self.optim.clip and (count := len(self.grid)) > 1:
+        if self.maps and self.blocks:
+            raise ValueError(f"maps=true with blocks={self.blocks}: choose one of them")
+        if self.optim.clip and (count := len(self.settings)) > 1:
             raise ValueError(f"clip={self.optim.clip} would clip {count} classifiers together; set null")
         for name, values, usual in (
             ("base_lr", self.base_lrs, self.optim.base_lr),
@@ -80,6 +88,12 @@ class Config(EvaluationConfig):
     def check_backbone(self, network: nn.Module) -> None:
         if self.blocks:
             last_blocks(network, self.blocks)
+
+    def reader(self, network: "Backbone") -> "Reads":
+        """The network with the features that are classified."""
+        if self.blocks:
+            return last_blocks(network, self.blocks)
+        return PooledMaps(network) if self.maps else network
 
     def check(self, train: Reader, val: Reader) -> None:
         plan_of(len(train.labelled), self.optim.batch_size, seed=0)
@@ -95,6 +109,8 @@ class Config(EvaluationConfig):
             "base_lr": MetricInfo("base learning rate", chosen),
             "weight_decay": MetricInfo("weight decay", chosen),
         }
+        if self.maps:
+            infos["map"] = MetricInfo("map", f"from 1, {chosen}")
         of_last = "best classifier, last epoch"
         of_best = "best classifier and epoch: optimistic, as these images chose them"
         for name, title, meaning in (
@@ -107,11 +123,14 @@ class Config(EvaluationConfig):
         return infos
 
     @property
-    def grid(self) -> list[tuple[float, float]]:
-        """Base learning rate and weight decay of each classifier."""
+    def settings(self) -> list[dict[str, float]]:
+        """Base learning rate, weight decay and map, if `maps`, of each classifier."""
         base_lrs = self.base_lrs or [self.optim.base_lr]
         weight_decays = self.weight_decays or [self.optim.weight_decay]
-        return list(product(base_lrs, weight_decays))
+        pairs = [{"base_lr": lr, "weight_decay": decay} for lr, decay in product(base_lrs, weight_decays)]
+        if not self.maps:
+            return pairs
+        return [pair | {"map": number} for number in range(1, len(POOLED) + 1) for pair in pairs]
 
 
 @dataclass
@@ -139,16 +158,15 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     The validation images choose the classifier and the epoch, as in the papers. `heads.csv` lists all
     classifiers with their training losses.
     """
-    backbone = last_blocks(context.backbone, config.blocks) if config.blocks else context.backbone
+    backbone = config.reader(context.backbone)
     before = fingerprint(backbone)
     truth = labels_of(context.val, context.machine.device)
     queries = _features(backbone, context, context.val)
     torch.manual_seed(context.seed)
-    first = classifier(backbone.fc_features, len(context.classes))
-    heads = nn.ModuleList(copy.deepcopy(first) for _ in config.grid).to(context.machine.device)
+    heads = _heads(config, backbone, len(context.classes)).to(context.machine.device)
     rows = _train(config, backbone, context, heads, lambda _: _score_all(heads, queries, truth))
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
-    table = [_summary(rows, number, *setting) for number, setting in enumerate(config.grid)]
+    table = [setting | _summary(rows, number) for number, setting in enumerate(config.settings)]
     rounded = ([round(value, 8) for value in row.values()] for row in table)
     write_csv(context.out / "heads.csv", table[0], rounded)
     last = max(table, key=lambda row: row["top1"])
@@ -160,25 +178,41 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     images = {name: share(right[name], context.val, context.val.labelled).images for name in TOP}
     metrics: dict[str, float] = {f"{prefix}{name}": Share(last[name], images[name]) for name in TOP}
     metrics |= {f"{prefix}best_{name}": Share(best[f"best_{name}"], images[name]) for name in TOP}
-    metrics |= {"base_lr": last["base_lr"], "weight_decay": last["weight_decay"]}
+    metrics |= {name: last[name] for name in config.settings[0]}
     return {BACKBONE: metrics}
+
+
+def _heads(config: Config, backbone: "Reads", classes: int) -> nn.ModuleList:
+    """A classifier for each setting; those of one map are equal at first."""
+    if isinstance(backbone, PooledMaps):
+        firsts = backbone.classifiers(classes)
+    else:
+        firsts = [classifier(backbone.fc_features, classes)]
+    number = len(config.settings) // len(firsts)
+    heads = nn.ModuleList(copy.deepcopy(first) for first in firsts for _ in range(number))
+    set_groups(heads, 1)
+    return heads
 
 
 def _train(
     config: Config,
-    backbone: "Backbone | LastBlocks",
+    backbone: "Reads",
     context: EvaluationContext,
     heads: nn.ModuleList,
     each_epoch: Callable[[int], dict[str, float]],
 ) -> list[dict[str, Any]]:
     """Train a head for each setting of the grid; return the log, a row per epoch."""
     parts = [
-        optim.Part(head, base_lr / config.optim.base_lr, decay if config.weight_decays else None)
-        for head, (base_lr, decay) in zip(heads, config.grid, strict=True)
+        optim.Part(
+            head,
+            setting["base_lr"] / config.optim.base_lr,
+            setting["weight_decay"] if config.weight_decays else None,
+        )
+        for head, setting in zip(heads, config.settings, strict=True)
     ]
     task = Probes(None if config.features == "cached" else backbone, heads, context.machine)
-    if len(heads) > 1:
-        task.remedy = f"One of {len(heads)} classifiers diverged: remove {max(config.grid)[0]} from base_lrs"
+    if len(config.base_lrs) > 1:
+        task.remedy = f"One of {len(heads)} classifiers diverged: remove {max(config.base_lrs)} from base_lrs"
     return train(
         task,
         _data(config, backbone, context),
@@ -190,7 +224,7 @@ def _train(
     )
 
 
-def _data(config: Config, backbone: "Backbone | LastBlocks", context: EvaluationContext) -> Data:
+def _data(config: Config, backbone: "Reads", context: EvaluationContext) -> Data:
     labelled = context.train.labelled
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
@@ -199,7 +233,7 @@ def _data(config: Config, backbone: "Backbone | LastBlocks", context: Evaluation
     return Stored(features, labels_of(context.train, context.machine.device), plan)
 
 
-def _features(backbone: "Backbone | LastBlocks", context: EvaluationContext, reader: Reader) -> Tensor:
+def _features(backbone: "Reads", context: EvaluationContext, reader: Reader) -> Tensor:
     """Features (n, D) of the labelled images."""
     images = EvalSet(reader, context.transform, reader.labelled)
     return extract(backbone, images, context.machine, context.progress.count)
@@ -221,11 +255,11 @@ def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]
     }
 
 
-def _summary(rows: list[dict[str, Any]], head: int, base_lr: float, weight_decay: float) -> dict[str, float]:
-    """One classifier: its setting, metrics in its last and best epoch, and last training loss."""
+def _summary(rows: list[dict[str, Any]], head: int) -> dict[str, float]:
+    """One classifier: metrics in its last and best epoch, and last training loss."""
     last = rows[-1]
     best = max(rows, key=lambda row: row[f"head_{head}_top1"])
     scores = {name: last[f"head_{head}_{name}"] for name in TOP}
     scores |= {f"best_{name}": best[f"head_{head}_{name}"] for name in TOP}
     scores |= {"best_epoch": best["epoch"], "loss": last[f"head_{head}_loss"]}
-    return {"base_lr": base_lr, "weight_decay": weight_decay, **scores}
+    return scores

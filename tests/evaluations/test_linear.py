@@ -21,6 +21,7 @@ from cl.runtime.tensor_files import fingerprint
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import classifier
 from tests.support.backbones import config as backbone
+from tests.support.backbones import residual
 from tests.support.evaluations import model_tensors, read_heads, short, trained
 
 
@@ -143,6 +144,20 @@ def test_the_features_of_the_last_blocks_are_those_that_are_classified(context, 
     linear.evaluate(settings, replace(context, encoder=encoder))
     (weight,) = (x for name, x in trained(context).items() if name.endswith("heads.0.weight"))
     assert weight.shape[1] == 2 * encoder.backbone.fc_features
+
+
+def test_the_best_of_the_maps_counts(context, params) -> None:
+    settings = short(params.evaluations["linear"], epochs=2, base_lr=0.01)
+    settings = settings.model_copy(update={"maps": True, "base_lrs": [0.01, 0.1]})
+    encoder = EvaluatedEncoder(backbones.build(residual(width=0.125)).eval())
+    metrics = linear.evaluate(settings, replace(context, encoder=encoder))["backbone"]
+    table = read_heads(context)
+    settings_of = list(itertools.product(range(1, 6), [0.01, 0.1]))
+    assert [(row["map"], row["base_lr"]) for row in table] == settings_of
+    best = max(table, key=lambda row: row["top1"])
+    for name in ("top1", "map", "base_lr"):
+        assert metrics[name] == pytest.approx(best[name])
+    assert len({row["top1"] for row in table}) > 2
 
 
 def test_the_weight_decay_can_follow_a_schedule(context, params) -> None:

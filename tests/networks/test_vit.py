@@ -114,6 +114,10 @@ def test_features_have_the_width_that_the_network_gives(name, tmp_path) -> None:
         ("vit_tiny_patch4 evaluations.linear.blocks=13", "blocks=13 needs .* found 12 .*; choose blocks=12"),
         ("timm evaluations.linear.blocks=4", "blocks=4 needs .* found 0 .*; choose blocks=null"),
         (
+            "vit_tiny_patch4 evaluation=[oss_multi]",
+            "evaluations.oss_multi.maps=true needs the stages of one .* choose another evaluation",
+        ),
+        (
             "vit_tiny_patch4 method=moco_v3 patches=fast patches.stage=stage2 patches.pairs=drawn",
             "patches.stage=stage2 needs the stages of one .* choose patches.stage=final",
         ),

@@ -18,6 +18,7 @@ from cl.data.order import plan_of
 from cl.data.reader import Reader
 from cl.detection import data as detection
 from cl.detection import transfer
+from cl.evaluations import EvaluatedEncoder
 from cl.networks import backbones, passes
 from cl.objective.batch import Batch
 from cl.runtime import distributed
@@ -223,8 +224,13 @@ def evaluations(folder: Path, out: Path) -> dict[str, Tensor]:
         *(Reader(folder / "shards", split) for split in ("train", "val")), params, backbone, out
     )
     found = {}
-    for entry, batch in (("linear", 24), ("semi_10", 24), ("semi_10", 18), ("knn", 0)):
-        config = params.evaluations[entry]
+    maps = params.evaluations["linear"].model_copy(update={"maps": True})
+    network = backbones.build(tiny.residual(width=0.125)).eval()
+    entries = params.evaluations | {"maps": maps}
+    for entry, batch in (("linear", 24), ("semi_10", 24), ("semi_10", 18), ("knn", 0), ("maps", 24)):
+        config = entries[entry]
+        if entry == "maps":
+            context = replace(context, encoder=EvaluatedEncoder(network))
         if batch:
             optim = config.optim.model_copy(update={"batch_size": batch, "epochs": 4, "base_lr": 0.01})
             config = config.model_copy(

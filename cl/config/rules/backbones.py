@@ -40,6 +40,9 @@ def _needs(params: Params) -> Iterator[tuple[str, Trait, str]]:
         yield f"init={params.init.name}", "one network", "init=null"
     if (stage := getattr(params.patches, "stage", None)) in patches.STITCHED:
         yield f"patches.stage={stage}", "residual stages", "patches.stage=final"
+    for name, evaluation in params.evaluations.items():
+        if getattr(evaluation, "maps", False):
+            yield f"evaluations.{name}.maps=true", "residual stages", "another evaluation"
     for name, transfer in params.transfers.items():
         yield f"transfers.{name}", "one network", "transfer=[]"
         if "c4" in transfer.detector:
