@@ -101,10 +101,10 @@ def _useful(
 def _together(images: Sample, found: list[Start], *, ungrouped: bool) -> tuple[np.ndarray, list[str]]:
     """A number for each image, equal for images of a group or burst and for copies; remarks."""
     together, remarks = held_together(images.groups.tolist(), digests(images.files))
-    if ungrouped or any(images.groups):
+    if ungrouped:
         return together, remarks
     features = [start.features for start in found[:-1] or found]  # pixels only if there is nothing else
-    together, bursts = with_bursts(together, features, images.files, images.labels)
+    together, bursts = with_bursts(together, features, images.files, images.labels, images.groups != "")
     return together, remarks + bursts
 
 

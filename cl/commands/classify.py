@@ -211,7 +211,7 @@ def _trained(
     labels = labels.of(embedded.names)
     known, labelled = labels.labelled(), labels.targets.any(1)
     rows = embedded.features[labelled]
-    if not (ungrouped or known.has_groups):
+    if not ungrouped:
         known = _with_bursts(known, rows, source.root, show.say)
     with show.count(len(rows), "labelled images") as report:
         trained = heads.train(
@@ -243,7 +243,7 @@ def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[...
     """The targets, where images of a burst have one group; rows are their features (N, D)."""
     files = [root / name for name in known.names]
     labels = np.array(joined(known.targets, known.classes))
-    together, remarks = with_bursts(known.groups, [rows], files, labels)
+    together, remarks = with_bursts(known.groups, [rows], files, labels, known.grouped)
     say(*remarks)
     return replace(known, groups=together)
 

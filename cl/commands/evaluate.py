@@ -1,7 +1,7 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -109,8 +109,8 @@ def evaluate(
         labels: a table with the columns path, label and optionally group, instead of folders.
         columns, separator: as in `classify`, of that table.
         holdout: the share of the training images if `val` is None.
-        ungrouped: each image stands alone. Otherwise bursts (`cl.features.series`) are groups, if there are
-            no others.
+        ungrouped: each image without a group stands alone. Otherwise bursts of them (`cl.features.series`)
+            are groups.
         k: number of neighbours.
         predict: a column of `labels`, such as site: how well the features predict it.
         across: a column of `labels`: the class of the images of each value is found from the training images
@@ -152,7 +152,7 @@ def evaluate(
     measures = [_accuracy(name, right, queries.together) for name, right in named.items()]
     of_knn, of_linear, of_pixels, of_majority = (each.percent for each in measures)
     if table and predict:
-        measures += _predicted(predict, table, bank, queries, k)
+        measures += _predicted(predict, table, bank, queries, k, say)
     if table and across:
         measures += _across(across, table, bank, queries, k)
     if target:
@@ -173,11 +173,18 @@ def _accuracy(measure: str, right: np.ndarray, together: np.ndarray, level: floa
 
 
 def _predicted(
-    name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, k: int
+    name: str,
+    table: Labels,
+    bank: LabelledImages,
+    queries: LabelledImages,
+    k: int,
+    say: Callable[..., object],
 ) -> Iterator[Accuracy]:
     """How often the value of a column is found from the features, of the images that have one."""
     known, truth = cells(table, "--predict", name, bank, queries)
     train, val = known != "", truth != ""
+    if unknown := int((~np.isin(truth[val], known)).sum()):
+        say(f"--predict {name}: images of values without a training image, which count as errors: {unknown}")
     sides = bank.features[train], known[train], queries.features[val], truth[val]
     for measure, right in correct_by(*sides, k=min(k, int(train.sum()))).items():
         yield _accuracy(f"{name}: {measure}", right, queries.together[val])

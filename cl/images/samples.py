@@ -98,10 +98,13 @@ def deep_colours(content: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _check_opacity(picture: Picture.Image) -> None:
-    """Raises ValueError if most pixels are half transparent, and differ in it, as in a band of data."""
+    """Raises ValueError if opacity seems to be data: it hides all pixels, or most partly and differently."""
     if picture.getbands()[-1] != "A":  # Lab has an A too
         return
-    partial = picture.getchannel("A").histogram()[1:-1]
+    none, *partial, _ = picture.getchannel("A").histogram()
+    extrema: Any = picture.getextrema()
+    if none == picture.width * picture.height and any(low < high for low, high in extrema[:-1]):
+        raise ValueError("its opacity is 0 everywhere, so no pixel would be seen; save it without opacity")
     if 2 * (sum(partial) - max(partial)) > picture.width * picture.height:
         raise ValueError(
             "its last channel is called opacity, but most pixels are half transparent, as if it were data; "

@@ -6,7 +6,7 @@ Spaces around a cell are ignored; a cell in MISSING counts as empty. Rows withou
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os.path import isfile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ COLUMNS = {
 }
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
+ZERO, ONE = {"0.0", "false"}, {"1.0", "true"}  # cells of a column of a class
 JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
@@ -45,12 +46,7 @@ def _plain(name: str) -> str:
 
 def similar(classes: list[str]) -> list[str]:
     """A sentence per class that an earlier one nearly equals, and one if some seem to be several labels."""
-    first: dict[str, str] = {}
-    remarks = [
-        f"the labels {other!r} and {name!r} look alike: they are two classes"
-        for name in classes
-        if (other := first.setdefault(_spelling(name), name)) != name
-    ]
+    remarks = alike(classes, "classes")
     words = {name: JOINED.split(name) for name in classes}
     counts = Counter(word for parts in words.values() for word in parts)
     joined = [
@@ -67,6 +63,16 @@ def similar(classes: list[str]) -> list[str]:
             "cell; `cl` splits them at --separator, and training takes one for each image"
         )
     return remarks
+
+
+def alike(values: Sequence[str], kind: str) -> list[str]:
+    """A sentence per value that an earlier one nearly equals."""
+    first: dict[str, str] = {}
+    return [
+        f"{other!r} and {value!r} look alike: they are two {kind}"
+        for value in values
+        if (other := first.setdefault(_spelling(value), value)) != value
+    ]
 
 
 def _spelling(text: str) -> str:
@@ -88,7 +94,12 @@ def on_disk(folder: Path, name: str) -> str:
         return name
     accents = dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name)))
     forms = (form + end for form in accents for end in suffixes)
-    return next((form for form in forms if isfile(folder / form)), name)  # noqa: PTH113, refuses no long name
+    found = [form for form in forms if isfile(folder / form)]  # noqa: PTH113, refuses no long name
+    if len({normalize("NFC", form).casefold() for form in found}) > 1 and found[0] != name:
+        raise ValueError(
+            f"{name} is {PurePath(found[0]).name} or {PurePath(found[1]).name}; write the suffix"
+        )
+    return found[0] if found else name
 
 
 class ImageRow(NamedTuple):
@@ -182,7 +193,7 @@ def _columns(
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
             missing += _missing(parsed, here[0], column)
         elif column == "label" and len(one_hot) > 1 and all(every.count(each) == 1 for each in one_hot):
-            found[column] = _from_one_hot(parsed.select(one_hot).to_pylist())
+            found[column] = _from_one_hot(parsed.select(one_hot).to_pylist(), table)
             used |= {each: f"{each} as a label" for each in one_hot}
         elif name != column:
             given = f"{naming.format(column)}={name}"
@@ -226,11 +237,14 @@ def _missing(parsed: Any, name: str, meaning: str) -> list[str]:
     ]
 
 
-def _from_one_hot(rows: list[dict[str, str | None]]) -> list[str | None]:
+def _from_one_hot(rows: list[dict[str, str | None]], table: Path) -> list[str | None]:
     """The label of each row; several as a list in brackets."""
-    labels = [
-        [name for name, cell in row.items() if _spelling(cell or "") in ("1.0", "true")] for row in rows
-    ]
+    labels: list[list[str]] = []
+    for row in rows:
+        spelt = {name: _spelling(_cell(cell) or "0") for name, cell in row.items()}
+        if other := next((name for name, cell in spelt.items() if cell not in ZERO | ONE), None):
+            raise ValueError(f"{table}: {row[other]!r} in the column {other}, expected 0 or 1")
+        labels.append([name for name, cell in spelt.items() if cell in ONE])
     return [f"[{','.join(names)}]" if len(names) > 1 else "".join(names) or None for names in labels]
 
 

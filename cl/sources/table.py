@@ -19,7 +19,7 @@ from cl.images.folders import images_below, status_of, wrong_suffix
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.image import UNLABELLED, Splits
 from cl.images.listing import Keys, Listing
-from cl.images.table import ImageRow, Table, has_columns, on_disk, read, similar
+from cl.images.table import ImageRow, Table, alike, has_columns, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
 from cl.sources import OwnImages, place
 from cl.sources._shared.values import check_connected, check_values
@@ -142,6 +142,10 @@ def splits(config: Config, raw: Path) -> Splits:
     group_splits = _splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += similar(classes)
+    remarks += alike(sorted({row.group for row in rows if row.group}), "groups")
+    for number, role in enumerate(config.value_columns):
+        values = {value for row in rows for value in row.others[number : number + 1] if value}
+        remarks += alike(sorted(values), f"values of {role}")
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     bands = config.band_columns(raw)

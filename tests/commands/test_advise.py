@@ -145,6 +145,14 @@ def test_the_recommended_commands_train_on_the_images_that_were_looked_at(
     assert known == {(name, *each) for name, each in expected.listed.items()}
 
 
+def test_labelled_images_are_looked_at_first(place, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sample, "MOST", 20)
+    rows = [(f"wren/{number}.jpg", "wren") for number in range(10)]
+    write_csv(tmp_path / "labels.csv", ["path", "label"], rows)
+    found = sample.read(place / "my birds (1)", opened_table(tmp_path / "labels.csv", None, None))
+    assert (len(found), (found.labels == "wren").sum()) == (20, 10)
+
+
 def test_a_trial_is_judged_by_whole_groups_that_it_does_not_train_on(place) -> None:
     together, judging = np.arange(24) % 12, np.arange(24)
     split = sample.read(place / "split", None)
@@ -249,6 +257,8 @@ def test_what_is_refused(place, tmp_path) -> None:
     (tmp_path / "weights.pth").write_text("no weights")
     write_csv(tmp_path / "others.csv", ["path", "label"], [("x.jpg", "wren")])
     encoder = ("--encoder", place / "a.safetensors")
+    shutil.copytree(place / "split/train", tmp_path / "splits/train")
+    shutil.copytree(place / "split/val", tmp_path / "splits/test")
     assert_refused(
         tmp_path,
         "advise",
@@ -257,6 +267,7 @@ def test_what_is_refused(place, tmp_path) -> None:
             "px gives all images the same features": ("equal", *encoder),
             "not weights": (place / "split", "--encoder", "weights.pth"),
             "not a folder": ("none", *encoder),
+            "train and test, which are splits, .* rename the second to val": ("splits", *encoder),
             "none of the 24 images.* x.jpg": (place / "split", *encoder, "--labels", "others.csv"),
             "leave out --to": ("equal", *encoder, "--to", "labels.csv"),
         },

@@ -70,7 +70,7 @@ def test_accuracies_are_those_of_the_features(data, tmp_path) -> None:
     assert written == [row._asdict() for row in found.measures]
 
 
-def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp_path) -> None:
+def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp_path, capsys) -> None:
     """Of the validation images of each site, from the training images of the other sites."""
     paths = {split: sorted(data.glob(f"{split}/*/*/*.jpg")) for split in ("train", "val")}
     sites = {path: "abcc"[n % 4] for images in paths.values() for n, path in enumerate(images)}
@@ -90,6 +90,7 @@ def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp
         return cl.knn_accuracy(*map(np.array, sides), k=1)
 
     assert found["site: kNN"].percent == pytest.approx(accuracy(others, paths["val"], sites))
+    assert "count as errors" not in capsys.readouterr().err
     across = [
         accuracy(
             [first, *(path for path in others if sites[path] != site)],
@@ -107,6 +108,13 @@ def test_a_column_is_predicted_and_classes_are_found_across_its_values(data, tmp
     write_csv(tmp_path / "labels.csv", ["path", "label", "site"], [(*row[:2], row[1]) for row in rows])
     with pytest.raises(ValueError, match="--across site: without robin, .* fewer than two classes"):
         cl.evaluate(encoder, across="site", **given)
+    cells = [(*row[:2], row[2] if row[0] in paths["train"] else f"not {row[2]}") for row in rows]
+    write_csv(tmp_path / "labels.csv", ["path", "label", "site"], cells)
+    cl.evaluate(encoder, predict="site", **given)
+    assert (
+        "site: images of values without a training image, which count as errors: 12"
+        in capsys.readouterr().err
+    )
     for train, val, message in (
         ("abc", "", "validation images have none"),
         ("a", "a", "fewer than two values"),
@@ -126,6 +134,13 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
     options = {"encoder": data / "encoder.safetensors", "k": 5}
     expected = cl.evaluate(train=data / "train", val=data / "val", **options)
     assert "left out 1 image without a label" in capsys.readouterr().err
+    for split, group in (("train", "1"), ("val", "1.0")):
+        rows = [(path.relative_to(data), "robin", group) for path in data.glob(f"{split}/*/*/*.jpg")]
+        write_csv(data / f"{split}.csv", ["path", "species", "group"], rows)
+    with pytest.raises(ValueError, match="all training images are of the class '2024'"):
+        cl.evaluate(train=data / "train.csv", val=data / "val.csv", **options)
+    said = capsys.readouterr().err
+    assert "ignored: species, group; without a column label, the folders of the images are" in said
     table = write_table(data / "labels.csv", data.glob("*/*/*/*.jpg"))
     assert cl.evaluate(train=data / "train", val=data / "val", labels=table, **options) == expected
     assert "labels.csv: left out 1 row, such as x.jpg: no such image" in capsys.readouterr().err
@@ -223,8 +238,11 @@ def test_a_burst_stays_on_one_side_and_one_group_cannot_be_held_out(data, bursts
     rows = [
         (file.relative_to(tmp_path), file.parts[-2], "one") for file in sorted(tmp_path.glob("*/*/*.png"))
     ]
-    write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
     table = {"labels": tmp_path / "labels.csv"}
+    write_csv(table["labels"], ["path", "label", "group"], [rows[0], *((*row[:2], "") for row in rows[1:])])
+    cl.evaluate(train=bursts, **table, **options)
+    assert re.search(r"[56]\d of 59 images are in about \d+ bursts", capsys.readouterr().err)
+    write_csv(table["labels"], ["path", "label", "group"], rows)
     with pytest.raises(ValueError, match=r"60 images .1 independent. leaves 60 training and 0"):
         cl.evaluate(train=bursts, **table, **options)
 

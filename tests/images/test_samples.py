@@ -106,6 +106,7 @@ REFUSED = {
     "tif near infrared as opacity": (tiff(joined(RGB, BAND), extrasamples=(2,)), OPACITY),
     "png near infrared as opacity": (png(joined(RGB, BAND), 6), OPACITY),
     "png near infrared 16 as opacity": (png(joined(RGB16, BAND16 * 16), 6), OPACITY),
+    "png without opacity": (png(joined(RGB, 0 * SHAPE), 6), "opacity is 0 everywhere"),
     "tif near infrared 16": (tiff(joined(RGB16, BAND16), extrasamples=(0,)), "4 " + BANDS),
     "tif near infrared 16 as opacity": (tiff(joined(RGB16, BAND16 * 16), extrasamples=(2,)), OPACITY),
     "tif premultiplied 16": (tiff(joined(RGB16, SHAPE16), extrasamples=(1,)), "4 " + BANDS),

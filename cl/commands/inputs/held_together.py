@@ -37,26 +37,33 @@ def held_together(names: Sequence[str], of_files: np.ndarray) -> tuple[np.ndarra
 
 
 def with_bursts(
-    together: np.ndarray, features: Sequence[np.ndarray], files: Sequence[Path], labels: np.ndarray
+    together: np.ndarray,
+    features: Sequence[np.ndarray],
+    files: Sequence[Path],
+    labels: np.ndarray,
+    grouped: np.ndarray,
 ) -> tuple[np.ndarray, list[str]]:
     """The numbers (N,) of `held_together`, equal also for images of a burst; a remark if there are bursts.
 
     Args:
         features, labels: as `cl.features.series.series` takes them.
         files: of the images; their names and the times in them propose which belong together.
+        grouped: (N,) whether an image has a group, which replaces its burst.
     """
     # One image per number: copies are not a burst, and do not show how similar independent images are.
     _, firsts, number = np.unique(together, return_index=True, return_inverse=True)
-    distinct = [files[image] for image in firsts]
+    free = np.setdiff1d(np.arange(len(firsts)), number[grouped])
+    images = firsts[free]
+    distinct = [files[image] for image in images]
     times = np.array([taken_at(file) for file in distinct])
-    pairs = series([each[firsts] for each in features], list(map(str, distinct)), labels[firsts], times)
+    pairs = series([each[images] for each in features], list(map(str, distinct)), labels[images], times)
     if not len(pairs):
         return together, []
-    connected = groups(len(firsts), pairs)
+    connected = groups(len(firsts), free[pairs])
     sizes = np.bincount(connected)
     bursts = sizes[sizes > 1]
     remark = (
-        f"{bursts.sum()} of {counted(len(firsts), 'images')} are in about {counted(len(bursts), 'bursts')} "
+        f"{bursts.sum()} of {counted(len(images), 'images')} are in about {counted(len(bursts), 'bursts')} "
         "(by names, times and features), and those of a burst count together; give a column group instead, "
         "or --ungrouped if each image stands alone"
     )

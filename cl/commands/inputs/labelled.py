@@ -9,16 +9,13 @@ import numpy as np
 
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together, with_bursts
-from cl.commands.inputs.labels import Labels, classes, labels_in
+from cl.commands.inputs.labels import Labels, check_classes, classes, labels_in
 from cl.commands.inputs.listing import is_folder, root_of, with_one_root
 from cl.commands.inputs.paths import Inputs, existing
 from cl.console.wording import counted
-from cl.images.folders import classes_in
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
-from cl.images.table import similar
+from cl.images.table import alike, similar
 from cl.shards.duplicates import copies
-
-SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}  # names of folders
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,8 @@ def read(
     if not 0 < holdout < 1:
         raise ValueError(f"holdout={holdout}, expected a share between 0 and 1")
     for images in (train, val):
-        if images is not None and not labels:
-            _check_classes(images)
+        for given in filter(is_folder, [] if labels or images is None else existing(images)):
+            check_classes(given, "give for example --train {} --val {}")
     sides = [_labelled(images, labels, embedded, say) for images in (train, val) if images is not None]
     sides, remarks = _together(sides, by_encoder, ungrouped=ungrouped)
     say(*remarks)
@@ -116,21 +113,10 @@ def _remarks(bank: LabelledImages, queries: LabelledImages) -> Iterator[str]:
         )
     known = {*bank.labels.tolist()}
     yield from similar(sorted(known.union(queries.labels.tolist())))
+    yield from alike(sorted({*bank.groups.tolist(), *queries.groups.tolist()}), "groups")
     if unknown := [label for label in queries.labels.tolist() if label not in known]:
         such = f"classes without a training image, such as {unknown[0]}"
         yield f"validation images of {such}, which count as errors: {len(unknown)}"
-
-
-def _check_classes(images: Inputs) -> None:
-    """Raises ValueError if the folders in a given folder are not classes, but splits."""
-    for given in filter(is_folder, existing(images)):
-        names = [*classes_in(given)]
-        if len(names) > 1 and SPLITS.issuperset(name.casefold() for name in names):
-            names.sort(key=lambda name: not name.casefold().startswith("train"))
-            raise ValueError(
-                f"{given} has the folders {' and '.join(names)}, which are splits, not classes; give for "
-                f"example --train {given / names[0]} --val {given / names[-1]}"
-            )
 
 
 def _labelled(
@@ -148,7 +134,7 @@ def _labelled(
         names += part.names
         files += [root / name for name in part.names]
         features.append(part.features)
-        own = table or labels_in(given[0])
+        own = table or labels_in(given[0], say)
         known += classes(given[0], part.names, own)
         say(*(own.ignored() if own and not table else []))
     labels, groups = np.array(known, str).reshape(-1, 2).T
@@ -180,9 +166,9 @@ def _together(
         for name in ("groups", "digests", "labels", "features")
     )
     together, remarks = held_together(groups.tolist(), of_files)
-    if not (ungrouped or any(groups)):
+    if not ungrouped:
         files = [file for side in sides for file in side.files]
-        together, bursts = with_bursts(together, by_encoder(rows), files, labels)
+        together, bursts = with_bursts(together, by_encoder(rows), files, labels, groups != "")
         remarks += bursts
     parts = np.split(together, np.cumsum([len(side) for side in sides])[:-1])
     return [replace(side, together=part) for side, part in zip(sides, parts, strict=True)], remarks

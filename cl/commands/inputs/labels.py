@@ -1,7 +1,8 @@
 """The classes of images: from a table, or from the folders that contain them."""
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unicodedata import normalize
@@ -13,9 +14,12 @@ from cl.commands.inputs.listing import TABLES, is_folder, root_of
 from cl.commands.inputs.paths import File
 from cl.console.wording import counted
 from cl.images import table
-from cl.images.folders import class_of
+from cl.images.folders import class_of, classes_in
 
 SEPARATOR, NAMES = ";", ("path", "label", "group")
+# Names of folders of training images, and of others.
+TRAIN, OTHER = {"train", "training"}, {"val", "valid", "validation", "test", "testing"}
+QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 LabelsAndGroup = tuple[list[str], str]  # the labels and the group of an image
 
 
@@ -64,8 +68,10 @@ class Labels:
         for row in content.rows:
             key, group = _key(row.path), row.group or ""
             self._places[_key(_absolute(file.parent / row.path))] = key
-            cells = zip(others or (), row.others, strict=True)
-            self._others.setdefault(key, {option: cell or "" for option, cell in cells})
+            cells = self._others.setdefault(key, {})
+            for option, cell in zip(others or (), row.others, strict=True):
+                if cell and cells.setdefault(option, cell) != cell:
+                    raise ValueError(f"{file} has two rows with different {option} for {key}; correct one")
             labels, known = self._rows.setdefault(key, ([], group))
             if known != group:
                 raise ValueError(f"{file} has two rows with different groups for {key}; correct one")
@@ -76,8 +82,10 @@ class Labels:
         """The labels and the group ("" for none) of the images `root / name`."""
         rows = []
         for name in names:
-            key = self._row_of(name, root / name)
-            self._found.setdefault(key, root / name)
+            key, path = self._row_of(name, root / name), root / name
+            other = self._found.setdefault(key, path)
+            if other != path and other.with_suffix("") == path.with_suffix(""):
+                raise ValueError(f"{self.file}: {key} is {other.name} or {path.name}; write the suffix")
             rows.append(self._rows.get(key, ([], "")))
         return rows
 
@@ -127,6 +135,9 @@ class Labels:
     def remarks(self) -> list[str]:
         """Sentences about columns that are not read, and rows of other images, if there are any."""
         remarks = self.ignored()
+        for option in next(iter(self._others.values()), {}):
+            values = {cells.get(option, "") for cells in self._others.values()}
+            remarks += table.alike(sorted(values), f"values of {option}")
         if unused := self.unused():
             rows = counted(len(unused), "rows")
             remarks.append(f"{self.file}: left out {rows}, such as {unused[0]}: no such image")
@@ -156,9 +167,10 @@ def opened_table(
 
 
 def _labels_in(cell: str, separator: str) -> list[str]:
-    """The labels in a cell, which may be a list as Python and JSON write it."""
+    """The labels in a cell, which may be a list as Python, NumPy and JSON write it."""
     if cell.startswith("[") and cell.endswith("]"):
-        return [label.strip(" '\"") for label in cell[1:-1].split(",")]
+        quoted = [single or double for single, double in QUOTED.findall(cell)]
+        return quoted or [label.strip() for label in cell[1:-1].split(",")]
     return [label.strip() for label in cell.split(separator)]
 
 
@@ -175,11 +187,28 @@ def _absolute(path: Path) -> str:
     return os.path.abspath(path)  # noqa: PTH100, it must not follow links
 
 
-def labels_in(given: Path) -> Labels | None:
+def labels_in(given: Path, say: Callable[[str], object]) -> Labels | None:
     """The labels in a table of images; None for other inputs, and a table without a column of labels."""
-    is_table = given.suffix.lower() in TABLES
-    has_labels = is_table and "label" in table.read(given, {"path": "path", "label": "label"}).columns
-    return Labels(given) if has_labels else None
+    if given.suffix.lower() not in TABLES:
+        return None
+    content = table.read(given, {"path": "path", "label": "label"})
+    if "label" in content.columns:
+        return Labels(given)
+    if content.unread:
+        say(f"{content.about}; without a column label, the folders of the images are their classes")
+    return None
+
+
+def check_classes(folder: Path, remedy: str) -> None:
+    """Raises ValueError if folders in a folder are not classes, but splits, which `remedy` is about."""
+    names = [*classes_in(folder)]
+    of_train, of_others = ([name for name in names if name.casefold() in each] for each in (TRAIN, OTHER))
+    if of_train and of_others:
+        first, second = folder / of_train[0], folder / of_others[-1]
+        raise ValueError(
+            f"{folder} has the folders {first.name} and {second.name}, which are splits, not classes; "
+            f"{remedy.format(first, second)}"
+        )
 
 
 def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[str, str]]:
@@ -214,7 +243,7 @@ class Targets:
     classes: the C classes, sorted by name.
     targets: (N, C) bool; a row without a label is all False.
     groups: (N,) int64, equal for images that are held out together, -1 for an image of no group.
-    has_groups: whether the table has groups.
+    grouped: (N,) whether the table gives an image a group.
     remarks: what the user should know.
     """
 
@@ -222,8 +251,8 @@ class Targets:
     classes: list[str]
     targets: np.ndarray
     groups: np.ndarray
+    grouped: np.ndarray
     remarks: list[str]
-    has_groups: bool = False
 
     @property
     def multilabel(self) -> bool:
@@ -241,7 +270,8 @@ class Targets:
 
     def _at(self, rows: list[int]) -> "Targets":
         names = [self.names[row] for row in rows]
-        return replace(self, names=names, targets=self.targets[rows], groups=self.groups[rows])
+        of_rows = {name: getattr(self, name)[rows] for name in ("targets", "groups", "grouped")}
+        return replace(self, names=names, **of_rows)
 
 
 def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
@@ -254,12 +284,14 @@ def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
     targets = np.zeros((len(names), len(classes)), bool)
     for row, (own, _) in zip(targets, rows, strict=True):
         row[[column[label] for label in own]] = True
-    remarks, groups = [*labels.remarks(), *table.similar(classes)], np.full(len(names), -1)
+    known = {group for _, group in rows} - {""}
+    remarks = [*labels.remarks(), *table.similar(classes), *table.alike(sorted(known), "groups")]
+    groups = np.full(len(names), -1)
     labelled = np.flatnonzero(targets.any(1)).tolist()
-    if labels.has_groups:
-        known = {group for _, group in rows} - {""}
+    if known:
         remarks.append(f"images of a group are held out together: {counted(len(known), 'groups')}")
     groups[labelled], copies = held_together(
         [rows[row][1] for row in labelled], digests([root / names[row] for row in labelled])
     )
-    return Targets(names, classes, targets, groups, remarks + copies, labels.has_groups)
+    grouped = np.array([bool(group) for _, group in rows])
+    return Targets(names, classes, targets, groups, grouped, remarks + copies)

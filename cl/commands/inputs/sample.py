@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Picture
 
-from cl.commands.inputs.labels import Labels, classes
+from cl.commands.inputs.labels import Labels, check_classes, classes
 from cl.commands.inputs.listing import images_in
 from cl.console.wording import counted
 from cl.encoders.encoder import IMAGENET
@@ -48,7 +48,7 @@ class Sample:
 
 
 def read(folder: Path, table: Labels | None) -> Sample:
-    """At most MOST images, chosen at random; without a table of labels, folders are classes.
+    """At most MOST images, drawn from those with a label first; without a table, folders are classes.
 
     Classes are below train/ and val/ if the folder has both.
     """
@@ -56,6 +56,8 @@ def read(folder: Path, table: Labels | None) -> Sample:
         raise ValueError(f"{folder} is not a folder; give the folder that your images are in")
     splits = [] if table else [folder / "train", folder / "val"]
     has_splits = bool(splits) and all(map(Path.is_dir, splits))
+    if not (table or has_splits):
+        check_classes(folder, "rename the second to val, or give a table with --labels")
     rows = []
     for given in splits if has_splits else [folder]:
         names = [name for name, _ in images_in([given], Counter())]
@@ -63,8 +65,9 @@ def read(folder: Path, table: Labels | None) -> Sample:
         rows += [(given / name, *own) for name, own in zip(names, known, strict=True)]
     if table and not any(label for _, label, _ in rows):
         raise table.none_of(f"{counted(len(rows), 'images')} in {folder}")
-    chosen = np.random.default_rng(0).permutation(len(rows))[:MOST]
-    sample = [rows[row] for row in sorted(chosen.tolist())]
+    drawn = np.random.default_rng(0).permutation(len(rows)).tolist()
+    chosen = sorted(drawn, key=lambda row: not rows[row][1])[:MOST]
+    sample = [rows[row] for row in sorted(chosen)]
     with ThreadPoolExecutor(cores()) as pool:
         decoded = [*pool.map(_decoded, (file for file, *_ in sample))]
     readable = [(*row, *image) for row, image in zip(sample, decoded, strict=True) if image]

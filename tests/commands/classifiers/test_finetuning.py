@@ -94,12 +94,14 @@ def test_the_comparison_counts_groups() -> None:
     rng = np.random.default_rng(0)
     targets = np.eye(3, dtype=bool)[rng.integers(3, size=20)]
     both = rng.dirichlet(np.ones(3), (2, 20))
-    found = finetuning._compared(Targets([], [], targets, np.full(20, -1), []), *np.log(both))
+    found = finetuning._compared(
+        Targets([], [], targets, np.full(20, -1), np.zeros(20, bool), []), *np.log(both)
+    )
     assert found.log_loss == pytest.approx([log_loss(targets, each) for each in both])
     assert found.accuracy == pytest.approx([100 * (p.argmax(1) == targets.argmax(1)).mean() for p in both])
     difference = np.log(both[1][targets] / both[0][targets])
     assert found.error == pytest.approx(difference.std(ddof=1) / np.sqrt(20))
-    copies = Targets([], [], targets.repeat(3, 0), np.arange(20).repeat(3), [])
+    copies = Targets([], [], targets.repeat(3, 0), np.arange(20).repeat(3), np.zeros(60, bool), [])
     assert finetuning._compared(copies, *np.log(both).repeat(3, 1)).error == pytest.approx(found.error)
 
 

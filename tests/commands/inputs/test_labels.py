@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from cl.commands import classify_command
-from cl.commands.inputs.labels import Labels, Targets, classes, labels_in, opened_table, read_targets
-from cl.images.table import similar
+from cl.commands.inputs.labels import (
+    Labels,
+    Targets,
+    check_classes,
+    classes,
+    labels_in,
+    opened_table,
+    read_targets,
+)
+from cl.images.table import on_disk, similar
 from cl.runtime.tables import write_csv
 
 NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
@@ -49,6 +57,7 @@ def test_labels_are_text_and_belong_to_names_or_places(tmp_path) -> None:
             [["clear", "road"], ["road"]],
         ),
         ("""path,label\n1.jpg,"['a', 'b c']"\n2.jpg,[c]\n""", [], [["a", "b c"], ["c"]]),
+        ("""path,label\n1.jpg,['a' 'b c']\n2.jpg,"[1, 2]"\n""", [], [["a", "b c"], ["1", "2"]]),
     ],
 )
 def test_public_tables_are_read_when_their_columns_are_named(text, options, expected, tmp_path) -> None:
@@ -71,7 +80,7 @@ def test_labels_that_look_joined_or_doubled_are_remarked_on(separator) -> None:
     (remark,) = similar(["[a,b]", "a", "b"])
     assert "'[a,b]' and 0 other labels seem to be several" in remark, "of columns of 0 and 1"
     assert [text.split(":")[0] for text in similar(["0", "0.0", "cat", "Cat", "b", "b\u200b"])] == [
-        f"the labels '{one}' and '{other}' look alike"
+        f"'{one}' and '{other}' look alike"
         for one, other in (("0", "0.0"), ("cat", "Cat"), ("b", "b\\u200b"))
     ]
 
@@ -88,7 +97,7 @@ def test_a_table_with_two_groups_or_labels_for_an_image_is_refused(tmp_path) -> 
     for rows in ("1.jpg,a\n./1.jpg,b\n", "1.jpg,a;b\n1.jpg,a\n"):
         given = table(tmp_path, f"path,label\n{rows}")
         with pytest.raises(ValueError, match="gives 1.jpg the labels a, b; expected one"):
-            classes(given, ["1.jpg"], labels_in(given))
+            classes(given, ["1.jpg"], labels_in(given, print))
 
 
 def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
@@ -100,7 +109,10 @@ def test_without_labels_the_folder_is_the_class(tmp_path) -> None:
 
 def test_names_of_classes_agree_however_accents_are_encoded(tmp_path) -> None:
     for given in (tmp_path, table(tmp_path, "path,label,group\nvo\u0308gel/1.jpg,vo\u0308gel,e\u0301\n")):
-        assert classes(given, ["vo\u0308gel/1.jpg"], labels_in(given))[0] in (("vögel", ""), ("vögel", "é"))
+        assert classes(given, ["vo\u0308gel/1.jpg"], labels_in(given, print))[0] in (
+            ("vögel", ""),
+            ("vögel", "é"),
+        )
 
 
 def targets(folder: Path, text: str) -> Targets:
@@ -189,6 +201,40 @@ def test_a_row_has_one_image(tmp_path) -> None:
     assert both.of(["1.jpg"], tmp_path) == [(["x"], "")]
 
 
+def test_a_name_without_suffix_is_that_of_one_file(tmp_path) -> None:
+    for name in ("1.jpg", "2.jpg", "2.png"):
+        (tmp_path / name).touch()
+    labels = Labels(table(tmp_path, "path,label\n1,x\n2,y\n"))
+    assert labels.of(["1.jpg"], tmp_path) == labels.of(["1.jpg"], tmp_path) == [(["x"], "")]
+    for ask in (lambda: labels.of(["2.jpg", "2.png"], tmp_path), lambda: on_disk(tmp_path, "2")):
+        with pytest.raises(ValueError, match="2.jpg or 2.png; write the suffix"):
+            ask()
+
+
+def test_all_rows_of_an_image_say_what_a_column_says(tmp_path) -> None:
+    text = "path,label,site\n1.jpg,x,\n1.jpg,x,North\n2.jpg,x,north\n"
+    labels = Labels(table(tmp_path, text), others={"--across": "site"})
+    assert labels.cells("--across", ["1.jpg"], [tmp_path / "1.jpg"]) == ["North"]
+    assert "'North' and 'north' look alike: they are two values of --across" in labels.remarks()
+    with pytest.raises(ValueError, match="two rows with different --across for 1.jpg"):
+        Labels(table(tmp_path, f"{text}1.jpg,x,South\n"), others={"--across": "site"})
+
+
+@pytest.mark.parametrize("cell", ["2", "yes", "0.9"])
+def test_columns_of_classes_have_zeros_and_ones(cell, tmp_path) -> None:
+    with pytest.raises(ValueError, match=f"'{cell}' in the column dog, expected 0 or 1"):
+        Labels(table(tmp_path, f"path,cat,dog\n1.jpg,1,\n2.jpg,0,{cell}\n"), {"label": "cat,dog"})
+
+
+def test_folders_of_splits_are_no_classes(tmp_path) -> None:
+    for name in ("Training", "unlabeled"):
+        (tmp_path / name).mkdir()
+    check_classes(tmp_path, "")
+    (tmp_path / "valid").mkdir()
+    with pytest.raises(ValueError, match="has the folders Training and valid, which are splits"):
+        check_classes(tmp_path, "")
+
+
 def test_mistakes(tmp_path) -> None:
     others = "".join(f"{n}.jpg,x\n" for n in range(5))
     assert (
@@ -210,4 +256,9 @@ def test_mistakes(tmp_path) -> None:
     (tmp_path / "labels.xlsx").touch()
     with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
         read_targets(Labels(tmp_path / "labels.xlsx"), NAMES, tmp_path)
-    assert "look alike" in targets(tmp_path, "path,label\na/1.jpg,x\na/2.jpg,X\n").remarks[0]
+    remarks = targets(tmp_path, "path,label,group\na/1.jpg,x,1\na/2.jpg,X,1.0\n").remarks
+    for what in (
+        "'X' and 'x' look alike: they are two classes",
+        "'1' and '1.0' look alike: they are two groups",
+    ):
+        assert what in remarks
