@@ -99,6 +99,15 @@ def test_equal_files_are_one_group(planted, tmp_path) -> None:
     assert min(copy.cosine for copy in found) > 0.9999 and min(copy.agreement for copy in found) > 0.9999
 
 
+def test_equal_files_measure_what_is_found_once(planted, tmp_path, capfd) -> None:
+    for number in range(40):
+        name = ("china", "coffee", "flower", "rocket")[max(0, number - 36)]
+        (tmp_path / f"{number}.png").write_bytes((planted.folder / f"train/{name}.png").read_bytes())
+    cl.embed(tmp_path, encoder=planted.encoder, to=tmp_path / "features.parquet")
+    assert len(cl.duplicates(tmp_path / "features.parquet", encoder=planted.encoder)) == 37
+    assert "% of 12 made copies" in capfd.readouterr().err  # of half of four different images
+
+
 def test_bad_input_gets_one_sentence(planted, tmp_path) -> None:
     parquet, array = planted.folder / "train.parquet", planted.folder / "train.npy"
     (tmp_path / "without moon").mkdir()

@@ -117,9 +117,11 @@ def _in_file(file: IO[bytes], dtype: type, shape: tuple[int, ...]) -> np.ndarray
 
 
 def calibrate(images: DescribedImages, paths: Sequence[Path], encoder: Encoder, count: Count) -> Calibration:
-    """Make copies of a sample of the images; compare them with the originals, and these with each other."""
+    """Make copies of a sample of distinct images; compare them with these, and these with each other."""
     rng = np.random.default_rng(0)
     sample = np.sort(rng.choice(len(paths), min(SAMPLE, len(paths)), replace=False))
+    _, distinct = np.unique(images.small[sample].reshape(len(sample), -1), axis=0, return_index=True)
+    sample = sample[np.sort(distinct)]
     queries, small = _made_copies([paths[position] for position in sample], rng, encoder, count)
     kinds = [change.__name__ for change in copies.CHANGES]
     near = _is_near(queries, small, images, sample.repeat(len(kinds))).reshape(-1, len(kinds))
