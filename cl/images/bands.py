@@ -1,6 +1,5 @@
 """Images of any number of bands, in the depth of their files; `cl.images.band_files` reads the formats."""
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -8,20 +7,14 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_va
 
 from cl.images.band_files import load
 from cl.images.band_formats import Pixels
-from cl.runtime.base_config import BaseConfig
+from cl.runtime.base_config import BaseConfig, distinct
 
 MOST = 64  # bands of an image
 DTYPES = "uint8", "uint16", "float32"  # each holds all values of the one before
 
 
-def _distinct(channels: Sequence[int | str]) -> Sequence[int | str]:
-    if len(set(channels)) < len(channels):
-        raise ValueError(f"channels={list(channels)} contains duplicates; list each band once")
-    return channels
-
-
 Listed = Annotated[
-    list[PositiveInt] | list[str], Field(min_length=1, max_length=MOST), AfterValidator(_distinct)
+    list[PositiveInt] | list[str], Field(min_length=1, max_length=MOST), AfterValidator(distinct)
 ]
 Channels = Literal["all"] | Listed  # numbers from 1, as GDAL counts, or names
 

@@ -13,10 +13,11 @@ def ascending(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-def _distinct(seeds: list[int]) -> list[int]:
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds={seeds} contains duplicates; list each seed once")
-    return seeds
+def distinct(values: list[Any]) -> list[Any]:
+    """Raises ValueError if two are equal."""
+    if len(set(values)) < len(values):
+        raise ValueError(f"{values} contains duplicates; list each once")
+    return values
 
 
 def check_crop(resize: int, crop: int) -> None:
@@ -30,7 +31,7 @@ LISTED = 20  # a longer list of names is only given if none is close and no fold
 Range = Annotated[tuple[float, float], AfterValidator(ascending)]
 Sizes = Annotated[tuple[int, int], AfterValidator(ascending)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(distinct)]
 
 
 class BaseConfig(BaseModel):

@@ -1,24 +1,24 @@
 """What most training images of any number of bands have in common, and statistics of each band."""
 
 import heapq
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from statistics import mode
+from typing import NamedTuple
 
 import numpy as np
 
 from cl.images.band_files import load
 from cl.images.bands import DTYPES, Bands, Channels, choose, has_data
+from cl.images.holdout import number_of
 from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE, reason
-from cl.shards.levels import IMAGES, generator_of, hash_of, isolated
+from cl.shards.levels import IMAGES, generator_of, isolated
 from cl.shards.survey import survey
 from cl.shards.team import Team
 
 VALUES = 2**15  # sampled per image, over all bands
 LEVELS = 1, 99  # percentiles
-Common = TypeVar("Common")
 
 
 class Sample(NamedTuple):
@@ -35,17 +35,17 @@ def measure(listed: Sequence[Image], channels: Channels, team: Team) -> Bands:
     Raises:
         ValueError: no image could be read.
     """
-    chosen = heapq.nsmallest(IMAGES, listed, key=lambda image: hash_of(image.key))
+    chosen = heapq.nsmallest(IMAGES, listed, key=lambda image: number_of(image.key))
     found = survey(chosen, partial(_sampled, channels=channels), "images to measure", team)
     samples = [each for each in found if isinstance(each, Sample)]
     if not samples:
         raise ValueError(f"dataset.channels={channels}: no training image can be read ({found[0]})")
-    names = _most_common(each.names for each in samples)
+    names = mode([each.names for each in samples])
     samples = [each for each in samples if each.names == names]
     dtype = max((str(each.values.dtype) for each in samples), key=DTYPES.index)
     columns = np.concatenate([each.values.astype(dtype) for each in samples]).T
     tagged = [each.missing for each in samples if each.missing is not None]
-    missing = _most_common(tagged) if tagged else _untagged(columns)
+    missing = mode(tagged) if tagged else _untagged(columns)
     statistics = [_statistics(column[has_data(column, missing)]) for column in columns]
     mean, deviation, levels = zip(*statistics, strict=True)
     return Bands(
@@ -57,10 +57,6 @@ def measure(listed: Sequence[Image], channels: Channels, team: Team) -> Bands:
         missing=missing,
         channels=channels,
     )
-
-
-def _most_common(values: Iterable[Common]) -> Common:
-    return Counter(values).most_common(1)[0][0]
 
 
 def _sampled(image: Image, channels: Channels) -> Sample | str:
@@ -85,10 +81,8 @@ def _untagged(columns: np.ndarray) -> float | None:
     """The value far from all others, such as -9999, if the bands have one; the most frequent such value."""
     if columns.dtype.kind != "f":  # the extremes of integers may be saturated pixels
         return None
-    values: Counter[float] = Counter()
-    for column in columns:
-        values.update(isolated(column[np.isfinite(column)]))
-    return values.most_common(1)[0][0] if values else None
+    values = [value for column in columns for value in isolated(column[np.isfinite(column)])]
+    return mode(values) if values else None
 
 
 def _statistics(values: np.ndarray) -> tuple[float, float, tuple[float, float]]:

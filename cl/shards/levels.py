@@ -1,6 +1,5 @@
 """Black and white levels of images of more than 8 bits, which files do not record."""
 
-import hashlib
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ import numpy as np
 from PIL import Image as Picture
 
 from cl.images.decoding import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, no_data
+from cl.images.holdout import number_of
 from cl.images.image import Image, RawImage
 from cl.images.samples import load
 from cl.shards.survey import read_fact, survey
@@ -35,7 +35,7 @@ def measure(listed: Sequence[Image], storage: Storage, team: Team) -> dict[str, 
         return read_fact(image, partial(_pixels, key=image.key), np.empty(0), max_pixels)
 
     for mode, images in sorted(_by_mode(listed, max_pixels, team).items()):
-        chosen = heapq.nsmallest(IMAGES, images, key=lambda image: hash_of(image.key))
+        chosen = heapq.nsmallest(IMAGES, images, key=lambda image: number_of(image.key))
         pixels = np.concatenate(survey(chosen, sample, f"images of mode {mode} to sample", team))
         if not mode.endswith(";16"):  # the extremes of 16 bits may be saturated pixels
             pixels = pixels[~np.isin(pixels, isolated(pixels))]
@@ -58,14 +58,9 @@ def _by_mode(listed: Sequence[Image], max_pixels: int, team: Team) -> dict[str, 
     return by_mode
 
 
-def hash_of(key: str) -> bytes:
-    """The hash of an image's key that decides whether the image is sampled."""
-    return hashlib.sha256(key.encode()).digest()
-
-
 def generator_of(key: str) -> np.random.Generator:
     """Chooses pixels of an image by its key."""
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(hash_of(key)[:8])))
+    return np.random.Generator(np.random.Philox(key=number_of(key)))
 
 
 def _pixels(picture: Picture.Image, key: str) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cl.console.wording import counted
 from cl.images.image import UNLABELLED, Image, Splits
-from cl.images.listing import Subset, hash_of, repeated
+from cl.images.listing import VALUES, Subset, hash_of, repeated
 from cl.shards import band_statistics, duplicates, tiles
 from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split, sha256_of
@@ -22,7 +22,6 @@ from cl.shards.work import Work, load_note
 from cl.sources import Storage
 
 ALONE = Team()
-ROLES = "group", "positive", "within"  # attributes of an image, whose numbers the index keeps
 
 
 def write(
@@ -176,8 +175,8 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
 
 
 def _columns(listed: Sequence[Image], keys: np.ndarray) -> dict[str, np.ndarray]:
-    """(n,) int64 for each of ROLES that the data has: the number of each image's name, -1 for none."""
-    names: dict[str, set[str]] = {role: set() for role in ROLES}
+    """(n,) int64 for each of VALUES that the data has: the number of each image's name, -1 for none."""
+    names: dict[str, set[str]] = {role: set() for role in VALUES}
     for image in listed:
         for role, known in names.items():
             known.add(getattr(image, role))

@@ -195,8 +195,6 @@ def _is_chosen(entry: Any) -> bool:
 
 def _drop_what_needs_labels(composed: DictConfig, say: Say) -> None:
     """Drop the evaluations and baselines that need labels if the data has none."""
-    if OmegaConf.select(composed, "dataset.labels") != "none":
-        return
     left_out = rules.needing_labels(_plain(composed))
     for group, name in left_out:
         del composed[group][name]

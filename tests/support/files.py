@@ -17,7 +17,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def write_features(path: Path, features: np.ndarray, notes: dict[str, str] | None = None) -> Path:
     """A file of the features of images called 0.jpg, 1.jpg, ..."""
-    with closing(feature_files.writer(path, features.shape[1:], notes or {})) as file:
+    with closing(feature_files.FORMATS[path.suffix](path, features.shape[1:], notes or {})) as file:
         file.append([f"{number}.jpg" for number in range(len(features))], features.astype("f4"))
     return path
 

@@ -140,11 +140,6 @@ class Csv:
 FORMATS: dict[str, type[Parquet | Npy | Csv]] = {".parquet": Parquet, ".npy": Npy, ".csv": Csv}
 
 
-def writer(path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> Parquet | Npy | Csv:
-    """A writer of the format that the path's suffix names; close it at the end."""
-    return FORMATS[path.suffix](path, shape, notes)
-
-
 def read(path: Path, *, patches: bool = False) -> Features:
     """Read a file that `cl embed` has written, with `patches` also of patches; ValueError for any other.
 

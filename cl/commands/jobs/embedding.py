@@ -204,7 +204,8 @@ def merge(job: EmbeddingJob) -> tuple[int, Counter[str]]:
     embedded, unreadable = 0, dict[str, str]()
     merged = job.partial / "merged"  # not in the listing's folder, whose file names may coincide
     merged.mkdir(exist_ok=True)
-    file = feature_files.writer(merged / job.target.name, job.shape, job.notes | job.origin)
+    form = feature_files.FORMATS[job.target.suffix]
+    file = form(merged / job.target.name, job.shape, job.notes | job.origin)
     table = merged / f"{job.target.name}.skipped.csv"
     with closing(file):
         for part in job.parts:

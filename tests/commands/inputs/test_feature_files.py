@@ -21,7 +21,7 @@ NAMES = ["a/\r1.jpg", "é, 'q'\".png", "=HYPERLINK(1).jpg", "-2.jpg", "'-5.jpg"]
 def test_names_and_features_are_read_back_exactly(suffix, tmp_path) -> None:
     path = tmp_path / f"features{suffix}"
     features = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32) * 1e-3
-    with closing(feature_files.writer(path, (3,), {"sha256": "x"})) as file:
+    with closing(feature_files.FORMATS[path.suffix](path, (3,), {"sha256": "x"})) as file:
         for part in (slice(0, 2), slice(2, 5)):
             file.append(NAMES[part], features[part])
     assert suffix != ".csv" or '"-2.jpg"' in path.read_text(), "another program finds the image by its name"
@@ -55,7 +55,7 @@ def test_csv_that_another_program_has_saved(tmp_path) -> None:
     """With its columns sorted by name; with an index or labels, it is refused."""
     path = tmp_path / "features.csv"
     features = np.random.default_rng(0).normal(size=(5, 12)).astype(np.float32)
-    with closing(feature_files.writer(path, (12,), {})) as file:
+    with closing(feature_files.FORMATS[path.suffix](path, (12,), {})) as file:
         file.append(NAMES, features)
     table = csv.read_csv(path)
     csv.write_csv(table.select(sorted(table.column_names)), path)
@@ -72,7 +72,7 @@ def test_csv_that_another_program_has_saved(tmp_path) -> None:
 def test_line_breaks_in_names_of_large_csv_files(tmp_path) -> None:
     """PyArrow reads a file in blocks of 1 MiB; a name may lie in two of them."""
     path, names = tmp_path / "features.csv", [f"{number}\r{number:0100}.jpg" for number in range(30_000)]
-    with closing(feature_files.writer(path, (1,), {})) as file:
+    with closing(feature_files.FORMATS[path.suffix](path, (1,), {})) as file:
         file.append(names, np.ones((len(names), 1), np.float32))
     assert feature_files.read(path).names == names
 
@@ -120,7 +120,7 @@ def test_a_damaged_file_is_refused_or_gives_finite_features_of_each_name(suffix,
     rng, path = np.random.default_rng(0), tmp_path / f"features{suffix}"
     names, features = [f"{number}.jpg" for number in range(9)], rng.normal(size=(9, 3)).astype(np.float32)
     notes = {"transform": IMAGENET.model_dump_json(), "shape": "[3]"}
-    with closing(feature_files.writer(path, (3,), notes)) as file:
+    with closing(feature_files.FORMATS[path.suffix](path, (3,), notes)) as file:
         file.append(names, features)
     content = path.read_bytes()
     for _ in range(150):
