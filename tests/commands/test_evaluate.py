@@ -141,6 +141,11 @@ def test_classes_come_from_folders_or_from_a_table(data, capsys) -> None:
         cl.evaluate(train=data / "train.csv", val=data / "val.csv", **options)
     said = capsys.readouterr().err
     assert "ignored: species, group; without a column label, the folders of the images are" in said
+    for split, group in (("train", "1"), ("val", "1.0")):
+        rows = [(path.relative_to(data), path.parts[-3], group) for path in data.glob(f"{split}/*/*/*.jpg")]
+        write_csv(data / f"{split}.csv", ["path", "label", "group"], rows)
+    cl.evaluate(train=data / "train.csv", val=data / "val.csv", **options)
+    assert "'1' and '1.0' look alike: they are two groups" in capsys.readouterr().err
     table = write_table(data / "labels.csv", data.glob("*/*/*/*.jpg"))
     assert cl.evaluate(train=data / "train", val=data / "val", labels=table, **options) == expected
     assert "labels.csv: left out 1 row, such as x.jpg: no such image" in capsys.readouterr().err
