@@ -25,6 +25,7 @@ COLUMNS = {
 }
 DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicolons in much of Europe
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
+SHOWN = 3  # sentences about spellings
 ZERO, ONE = {"0.0", "false"}, {"1.0", "true"}  # cells of a column of a class
 JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
 # As in pandas.
@@ -66,13 +67,15 @@ def similar(classes: list[str]) -> list[str]:
 
 
 def alike(values: Sequence[str], kind: str) -> list[str]:
-    """A sentence per value that an earlier one nearly equals."""
+    """Sentences about values that earlier ones nearly equal; at most SHOWN, and how many more there are."""
     first: dict[str, str] = {}
-    return [
+    found = [
         f"{other!r} and {value!r} look alike: they are two {kind}"
         for value in values
         if (other := first.setdefault(_spelling(value), value)) != value
     ]
+    more = [f"and {len(found) - SHOWN} more {kind}"] if len(found) > SHOWN else []
+    return found[:SHOWN] + more
 
 
 def _spelling(text: str) -> str:

@@ -169,8 +169,10 @@ def opened_table(
 def _labels_in(cell: str, separator: str) -> list[str]:
     """The labels in a cell, which may be a list as Python, NumPy and JSON write it."""
     if cell.startswith("[") and cell.endswith("]"):
-        quoted = [single or double for single, double in QUOTED.findall(cell)]
-        return quoted or [label.strip() for label in cell[1:-1].split(",")]
+        inner = cell[1:-1].strip()
+        if inner[:1] in ("'", '"'):
+            return [single or double for single, double in QUOTED.findall(inner)]
+        return [label.strip() for label in inner.split(",")]
     return [label.strip() for label in cell.split(separator)]
 
 

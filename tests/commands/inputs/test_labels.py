@@ -16,7 +16,7 @@ from cl.commands.inputs.labels import (
     opened_table,
     read_targets,
 )
-from cl.images.table import on_disk, similar
+from cl.images.table import alike, on_disk, similar
 from cl.runtime.tables import write_csv
 
 NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/é.jpg"]
@@ -226,6 +226,12 @@ def test_columns_of_classes_have_zeros_and_ones(cell, tmp_path) -> None:
         Labels(table(tmp_path, f"path,cat,dog\n1.jpg,1,\n2.jpg,0,{cell}\n"), {"label": "cat,dog"})
 
 
+def test_a_list_without_quotes_may_have_apostrophes(tmp_path) -> None:
+    text = 'path,label\n1.jpg,"[O\'Neill, D\'Arcy]"\n2.jpg,"[""D\'Arcy""]"\n'
+    found = Labels(table(tmp_path, text)).of(["1.jpg", "2.jpg"], tmp_path)
+    assert [own for own, _ in found] == [["O'Neill", "D'Arcy"], ["D'Arcy"]]
+
+
 def test_folders_of_splits_are_no_classes(tmp_path) -> None:
     for name in ("Training", "unlabeled"):
         (tmp_path / name).mkdir()
@@ -256,6 +262,8 @@ def test_mistakes(tmp_path) -> None:
     (tmp_path / "labels.xlsx").touch()
     with pytest.raises(ValueError, match=r"labels\.xlsx is not a \.csv.*saved as CSV"):
         read_targets(Labels(tmp_path / "labels.xlsx"), NAMES, tmp_path)
+    many = [f"{number}{end}" for number in range(9) for end in ("", ".0")]
+    assert alike(many, "groups")[3:] == ["and 6 more groups"]
     remarks = targets(tmp_path, "path,label,group\na/1.jpg,x,1\na/2.jpg,X,1.0\n").remarks
     for what in (
         "'X' and 'x' look alike: they are two classes",
