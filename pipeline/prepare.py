@@ -9,7 +9,6 @@ from cl.console.reasons import grouped, lines
 from cl.console.wording import counted
 from cl.images.decoding import NO_HEIC
 from cl.images.image import Splits
-from cl.runtime import machine
 from cl.runtime.cores import cores, workers
 from cl.runtime.files import exclusive_with_children
 from cl.runtime.registry import module_of
@@ -117,7 +116,7 @@ def _remarks(
             f"levels {dict(manifest.levels)}: check dataset.percentiles, and whether some values mean "
             "missing data"
         )
-    train, wanted = manifest.splits["train"], CORES * machine.gpus()
+    train, wanted = manifest.splits["train"], CORES * command.gpus()
     kilobytes = sum(shard.bytes for shard in train.shards) / max(train.images, 1) / 1000
     are_copied = dataset.encode == "copy" and not dataset.shrink and not dataset.channels
     if cores() < wanted and kilobytes > LARGE and are_copied:

@@ -127,6 +127,11 @@ def progress(title: str, baseline: str | None = None) -> Progress:
     return command.progress(title if baseline is None else f"{baseline} {title}", _loggers)
 
 
+def gpus() -> int:
+    """The number of GPUs on which this machine will train."""
+    return machine.gpus()
+
+
 def find_machine(params: Params) -> Machine:
     """The device and precision that params.yaml chooses."""
     return machine.find(params.precision, deterministic=params.deterministic)
