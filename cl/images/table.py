@@ -91,7 +91,11 @@ def with_backslashes(path: str, place: object) -> ValueError:
 
 
 def on_disk(folder: Path, name: str) -> str:
-    """The name as that of the file: with its suffix, and its accents, which a Mac decomposes."""
+    """The name as that of the file: with its suffix, and its accents, which a Mac decomposes.
+
+    Raises:
+        ValueError: it has no suffix, and several files have its name.
+    """
     suffixes = ["", *sorted(SUFFIXES)] if wrong_suffix(PurePath(name)) else [""]
     if is_url(folder) or (name.isascii() and len(suffixes) == 1):
         return name

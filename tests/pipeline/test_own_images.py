@@ -18,6 +18,7 @@ from cl.data.sets import EvalSet
 from cl.features.extraction import extract
 from cl.runtime import machine
 from cl.runtime.machine import Machine
+from cl.training import start
 from tests.support.bands import write_images
 from tests.support.project import TINY, compose, copy_product
 from tests.support.resnets import save_encoder
@@ -202,3 +203,5 @@ def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_pa
     for name in ("rgb", "bands"):
         said = run(folder, raw, (*chosen, f"init={tmp_path}/{name}.safetensors"), ("weights",), ("pretrain",))
         assert "pretrain: epoch 1/1" in said
+        recorded = start.load(folder / "models/start.safetensors").origin["bands"]
+        assert recorded == ([] if name == "rgb" else ["1", "2", "3", "4", "5"])

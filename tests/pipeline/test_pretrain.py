@@ -269,3 +269,11 @@ def test_a_compiled_encoder_takes_the_same_steps(params, here) -> None:
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)
     assert losses[True] != losses[False], "nothing was compiled"
     assert names[True] == names[False]
+
+
+def test_the_bands_of_init_are_compared_with_those_of_the_images(params) -> None:
+    bands = SimpleNamespace(names=("red", "infrared"))
+    images, weights = SimpleNamespace(manifest=SimpleNamespace(bands=bands)), ["infrared", "red"]
+    here = Machine(torch.device("cpu"), 0, "fp32")
+    with pytest.raises(ValueError, match="init takes the bands infrared, red, the images have red, infrared"):
+        pretraining.prepare(params, here, images, start.Start(origin={"bands": weights}))

@@ -138,7 +138,9 @@ def test_evaluations_on_several_processes(found, folder) -> None:
     one = ranks.evaluations(folder, folder / "1/0")
     assert sum("model." in key and "backbone" in key for key in one) == 18
     assert sum("optimizer." in key and "backbone" in key for key in one) == 12
-    assert sum("model." in key and "heads" in key for key in one) == 10 + 5 * 5 * 5  # of maps, five epochs
+    assert (
+        sum("model." in key and "heads" in key for key in one) == 10 + 5 * 5 * 5
+    )  # tensors of five maps at five rates
     several = found[4]["evaluations"]
     assert several.keys() == one.keys()
     for key, value in several.items():

@@ -36,7 +36,7 @@ class Labels:
 
     Raises:
         ValueError: the table is missing or damaged, has no column of paths or none of labels, or gives an
-            image two groups.
+            image two groups or two cells of a further column.
     """
 
     def __init__(

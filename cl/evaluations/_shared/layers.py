@@ -36,7 +36,7 @@ class LastBlocks(nn.Module):
 
 
 class PooledMaps(nn.Module):
-    """The maps of a ResNet after its first ReLU and each stage, pooled to about 9,000 values for width 1."""
+    """A ResNet's maps after its first ReLU and each stage, pooled: of ResNet-50, to 9,000 values each."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -80,6 +80,7 @@ class MapClassifier(nn.Module):
         self.linear = classifier(part.stop - part.start, classes)
 
     def forward(self, features: Tensor) -> Tensor:
+        """(N, D) to (N, classes)."""
         values = features[:, self.part].unflatten(1, (self.channels, -1))
         logits: Tensor = self.linear(self.norm(values).flatten(1))
         return logits
