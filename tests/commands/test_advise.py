@@ -1,5 +1,6 @@
 """cl advise: what it measures, trains on and recommends; that its trial is the recipe; what it refuses."""
 
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image as Picture
 
 import cl
 from cl import config
@@ -152,6 +154,23 @@ def test_labelled_images_are_looked_at_first(place, tmp_path, monkeypatch) -> No
     write_csv(tmp_path / "labels.csv", ["path", "label"], rows)
     found = sample.read(place / "my birds (1)", opened_table(tmp_path / "labels.csv", None, None))
     assert found.labels.tolist() == ["wren"] * 10
+
+
+def test_bursts_are_found_among_images_without_a_group(place, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    for scene in range(20):
+        pixels = rng.integers(8, 248, (5, 6, 3))
+        for number in range(3):
+            changed = (pixels + rng.integers(-8, 8, pixels.shape)).astype(np.uint8)
+            Picture.fromarray(changed).resize((24, 20)).save(tmp_path / f"{scene:02}_{number}.png")
+    rows = [
+        (file.name, "ab"[number // 3 % 2], "") for number, file in enumerate(sorted(tmp_path.glob("*.png")))
+    ]
+    rows[0] = (*rows[0][:2], "alone")
+    write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
+    given = ("--encoder", place / "a.safetensors", "--minutes", 0)
+    said = run_cl("advise", tmp_path, "--labels", tmp_path / "labels.csv", *given).output
+    assert re.search(r"[56]\d of 59 images are in about \d+ bursts", said)
 
 
 def test_a_trial_is_judged_by_whole_groups_that_it_does_not_train_on(place) -> None:

@@ -106,6 +106,12 @@ def test_columns_of_values_reach_the_reader(raw, tmp_path) -> None:
         {image.positive for image in found.val} - {""}
     )
     assert any("own views" in remark and remark.endswith("positives: 1") for remark in found.remarks)
+    write_columns(
+        raw, cells | {"site": [("S1", "s1")[n % 2] for n in range(40)], "clip": ["0.0", *range(39)]}
+    )
+    said = listed(raw, tmp_path, *chosen[:1], *chosen[2:]).remarks
+    assert "'S1' and 's1' look alike: they are two values of within" in said
+    assert "'0' and '0.0' look alike: they are two groups" in said
     cells["clip"] = [n // 8 for n in range(40)]
     cells["split"] = ["val" if n // 8 == 1 else "train" for n in range(40)]
     write_columns(raw, cells)
