@@ -225,6 +225,8 @@ def _columns(
     about = [f"{table}: columns {', '.join(used.values())}", *missing]
     if unread:
         about.append(f"ignored: {', '.join(name or repr(name) for name in unread)}")
+    if swallowing := [each for name in unread if (each := _over_lines(parsed.column(name)))]:
+        about.append(f"{swallowing[0]!r} is one cell of several lines; if rows are missing, close its quote")
     return found, "; ".join(about), unread
 
 
@@ -242,6 +244,14 @@ def _missing(parsed: Any, name: str, meaning: str) -> list[str]:
         for word in sorted(MISSING & set(words))
         if word
     ]
+
+
+def _over_lines(column: Any) -> str | None:
+    """The start of the first cell of several lines, in a column that may hold anything."""
+    from pyarrow import types
+
+    cells = column.to_pylist() if types.is_string(column.type) else []
+    return next((cell.replace("\n", " ")[:40] for cell in cells if cell and "\n" in cell), None)
 
 
 def _from_one_hot(rows: list[dict[str, str | None]], table: Path) -> list[str | None]:

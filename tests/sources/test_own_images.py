@@ -382,7 +382,18 @@ def test_captions_may_have_line_breaks(raw, tmp_path) -> None:
     caption = "a dog\n" * 40
     rows = [f'c/{number}.png,dog,"{caption}"\n' for number in range(5000)]
     write(raw, "path,label,caption\n" + "".join(rows))
-    assert len(listed(raw, tmp_path).train) > 4000
+    found = listed(raw, tmp_path)
+    assert len(found.train) > 4000
+    assert "'a dog a dog" in found.remarks[0]
+
+
+def test_a_quote_that_is_not_closed_is_shown(raw, tmp_path) -> None:
+    rows = ["a/day 0/0.png,val,fine", 'a/day 1/1.png,train,"6 legs', "b/day 0/3.png,train,fine", ""]
+    write(raw, "\n".join(["path,split,note", *rows]))
+    assert (
+        "'6 legs b/day 0/3.png,train,fine ' is one cell of several"
+        in listed(raw, tmp_path, "dataset.labels=none").remarks[0]
+    )
 
 
 def test_a_group_is_never_split(raw, tmp_path) -> None:
