@@ -19,7 +19,7 @@ from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs.by_value import across as across_values
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
-from cl.encoders.encoder import Encoder, opened, untrained
+from cl.encoders.encoder import Encoder, opened, remarks
 from cl.features.correctness import check_different, correctness
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import TAIL, MeasureDifference, PairedComparison, judge
@@ -88,7 +88,10 @@ def compare(
     target = target_of(to, a, b, train, val, labels)
     (pair, names), say = _pair(a, b, resize, crop), progress("compare").say
     for encoder, name in zip(pair, names, strict=True):
-        say(*untrained(encoder, name))
+        say(*remarks(encoder, name))
+    sizes = [f"{encoder.transform.crop} px for {name}" for encoder, name in zip(pair, names, strict=True)]
+    if pair[0].transform.crop != pair[1].transform.crop:
+        say(f"images have {sizes[0]}, {sizes[1]}: a difference may be that of the sizes (--crop)")
     width, others = pair[0].width, {"--across": across} if across else {}
     table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(

@@ -24,7 +24,7 @@ from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
 from cl.console.reasons import lines
 from cl.console.wording import counted
-from cl.encoders.encoder import Encoder, load, opened
+from cl.encoders.encoder import Encoder, load, opened, remarks
 from cl.images.decoding import is_stack
 from cl.networks.backbones import check_size
 from cl.runtime import machine
@@ -102,6 +102,7 @@ def _load(
     here = machine.find("fp32", deterministic=True)  # a continued run must give the same features
     if not isinstance(encoder, Encoder):
         name, loaded = fspath(encoder), load(fspath(encoder), prefix).to(here.device)
+        shown.say(*remarks(loaded, name))
     elif encoder.training or prefix:
         raise ValueError("the encoder is loaded already: leave out prefix, and call encoder.eval()")
     else:

@@ -20,7 +20,7 @@ from cl.commands.jobs.by_value import across as across_values
 from cl.commands.jobs.by_value import cells
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
-from cl.encoders.encoder import Encoder, opened, untrained
+from cl.encoders.encoder import Encoder, opened, remarks
 from cl.features.extraction import PIXELS, Pixels
 from cl.features.scores import checked, correct_by, knn_correct
 from cl.runtime.metric_info import LEVEL
@@ -114,8 +114,8 @@ def evaluate(
         k: number of neighbours.
         predict: a column of `labels`, such as site: how well the features predict it.
         across: a column of `labels`: the class of the images of each value is found from the training images
-            of the other values; also that of the value where the fewest are right, with an interval that
-            allows for the choice of the worst (Bonferroni).
+            of the other values, if these have the class; also that of the value where the fewest are right,
+            with an interval that allows for the choice of the worst (Bonferroni).
         to: a .csv or .parquet file to write, with the fields of `Accuracy` as columns.
         prefix, resize, crop: as in `embed`.
 
@@ -125,7 +125,7 @@ def evaluate(
     """
     target = target_of(to, encoder, train, val, labels)
     loaded, say = opened(encoder, prefix), progress("evaluate").say
-    say(*untrained(loaded, "the encoder"))
+    say(*remarks(loaded, "the encoder"))
     both = _WithPixels.of(loaded, resize, crop)
     others = {option: name for option, name in (("--predict", predict), ("--across", across)) if name}
     table = opened_table(labels, columns, separator, others)

@@ -47,7 +47,8 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
     Raises:
         ValueError: an argument has a wrong value, or is not supported.
     """
-    arguments, recorded = _part(description, "model_args"), _part(description, "pretrained_cfg")
+    arguments = _part(description, "model_args")
+    recorded = _part(description, "pretrained_cfg") or description  # timm's older files have one level
     arguments = {key: value for key, value in arguments.items() if value is not None}  # as timm does
     for key, (is_possible, expected) in EXPECTED.items():
         if key in arguments and not is_possible(arguments[key]):
@@ -64,7 +65,9 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
         "pool": POOLS.get(arguments.get("global_pool", "")),
         "license": recorded.get("license"),
     }
-    if normalisation := {key: recorded[key] for key in ("mean", "std") if key in recorded}:
+    usual = network.pretrained_cfg if network is not None else {}
+    known = {key: recorded.get(key) or usual.get(key) for key in ("mean", "std")}
+    if normalisation := {key: value for key, value in known.items() if value}:
         values["normalisation"] = json.dumps(normalisation)
     if not name and "model_type" in description:
         values["transformers"] = description["model_type"]

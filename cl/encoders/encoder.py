@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -43,9 +43,10 @@ class Encoder(nn.Module):
     width: features per image.
     config: the architecture; None if no configuration describes it.
     licence: of the weights, as their file or publisher records it.
+    choice: which of the file's networks it is, in words; empty if the file has one.
     """
 
-    licence = "unknown"
+    licence, choice = "unknown", ""
 
     def __init__(
         self,
@@ -171,10 +172,12 @@ class Encoder(nn.Module):
         return images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
 
 
-def untrained(encoder: Encoder, name: str) -> list[str]:
-    """A warning about an encoder of this name that was never trained; empty for others."""
-    sentence = f"warning: {name} was never trained: every bias of its normalisation layers is 0"
-    return [sentence] if is_untrained(encoder.network) else []
+def remarks(encoder: Encoder, name: str) -> Iterator[str]:
+    """Which of a file's networks an encoder of this name is; a warning if it was never trained."""
+    if encoder.choice:
+        yield f"{name}: {encoder.choice}; choose with --prefix, prefix= or FILE:PREFIX"
+    if is_untrained(encoder.network):
+        yield f"warning: {name} was never trained: every bias of its normalisation layers is 0"
 
 
 def not_finite(image: str) -> str:
@@ -222,7 +225,7 @@ def with_transform(found: foreign.ForeignEncoder, file: str) -> Encoder:
         )
     config = None if found.deviation else found.config
     encoder = Encoder(found.network, transform, found.architecture, records_size=records_size, config=config)
-    encoder.licence = licence(found.metadata)
+    encoder.licence, encoder.choice = licence(found.metadata), found.choice
     return encoder
 
 

@@ -25,9 +25,9 @@ ORIGINS = {  # by the prefix of an encoder's tensor names
     "teacher.backbone.": "the teacher of DINO or DINOv2",
 }
 DESCRIBED = "named by its metadata, its description or timm"  # the origin of others
-# Prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
-TARGETS = re.compile(r"(encoder_k|momentum|target|ema)", re.IGNORECASE)
-TEACHER = re.compile(r"teacher", re.IGNORECASE)
+# In prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
+TARGETS = re.compile(r"(?<![a-z])(encoder_k|momentum|target|ema)(?![a-z])", re.IGNORECASE)
+TEACHER = re.compile(r"(?<![a-z])teacher(?![a-z])", re.IGNORECASE)
 CORRELATED = 0.1  # the least cosine between a network's weights and those of its moving average
 Converter = Callable[[dict[str, Tensor], str, dict[str, str], str], Converted]
 # Networks recognised by their tensors: the name of a tensor that each has once, in regular expressions; the
@@ -43,6 +43,7 @@ class ForeignEncoder(NamedTuple):
 
     metadata: from a safetensors file and timm's description; empty for others.
     deviation, doubt: as in `Converted`; empty for none.
+    choice: which of the file's networks it is, in words; empty if there is one.
     """
 
     network: Backbone
@@ -51,6 +52,7 @@ class ForeignEncoder(NamedTuple):
     metadata: dict[str, str]
     deviation: str = ""
     doubt: str = ""
+    choice: str = ""
 
     @property
     def architecture(self) -> str:
@@ -108,8 +110,11 @@ def _recognised(
     if config := _descriptions.config(metadata, file):
         try:
             bodies = _bodies(config, tensors, file)
-            body = bodies[_chosen(list(bodies), tensors, file, prefix, config.title)]
-            return ForeignEncoder(_filled(config, body, file), config, DESCRIBED, metadata)
+            start = _chosen(list(bodies), tensors, file, prefix, config.title)
+            choice = _choice(start, list(bodies))
+            return ForeignEncoder(
+                _filled(config, bodies[start], file), config, DESCRIBED, metadata, choice=choice
+            )
         except ValueError:
             if ARCH not in metadata or not converters:
                 raise
@@ -124,7 +129,8 @@ def _recognised(
     for deviation in _resnets.MENDS.keys() & deviations:
         _resnets.MENDS[deviation](network)
     origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    return ForeignEncoder(network, config, origin, metadata, " and ".join(deviations), doubt)
+    choice = _choice(prefix, list(converters))
+    return ForeignEncoder(network, config, origin, metadata, " and ".join(deviations), doubt, choice)
 
 
 def _converters(tensors: dict[str, Tensor]) -> dict[str, Converter]:
@@ -202,19 +208,27 @@ def identity(network: Backbone, architecture: str) -> str:
     return hashlib.sha256(f"{fingerprint(network)} {architecture}".encode()).hexdigest()
 
 
-def _evaluated(teachers: list[str], others: list[str], tensors: dict[str, Tensor]) -> list[str]:
-    """The teachers if they are moving averages, as in DINO; a teacher of another shape taught the others.
+def _choice(start: str, starts: list[str]) -> str:
+    others = [repr(other) for other in starts if other != start]
+    return f"the network below {start!r}, not {' or '.join(others)}" if others else ""
 
-    The weights of networks that were trained apart are uncorrelated: then either may be meant.
+
+def _evaluated(
+    averages: list[str], others: list[str], evaluated: list[str], tensors: dict[str, Tensor]
+) -> list[str]:
+    """`evaluated`, one of both lists, if the first are moving averages of the others.
+
+    Networks of another shape taught the others. The weights of networks that were trained apart are
+    uncorrelated: then either may be meant.
     """
-    shape, teacher = _convolutions(below(tensors, teachers[0]))
+    shape, average = _convolutions(below(tensors, averages[0]))
     for other in others:
-        other_shape, student = _convolutions(below(tensors, other))
+        other_shape, online = _convolutions(below(tensors, other))
         if other_shape != shape:
             return others
-        if teacher @ student < CORRELATED * teacher.norm() * student.norm():
-            return [*teachers, *others]
-    return teachers
+        if average @ online < CORRELATED * average.norm() * online.norm():
+            return [*averages, *others]
+    return evaluated
 
 
 def _convolutions(tensors: dict[str, Tensor]) -> tuple[list[tuple[str, torch.Size]], Tensor]:
@@ -243,9 +257,14 @@ def _chosen(
             known = ", ".join(map(repr, prefixes)) or "nothing"
             raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {known}")
         return prefix
-    others = [start for start in prefixes if not (TEACHER.search(start) or TARGETS.search(start))]
     teachers = [start for start in prefixes if TEACHER.search(start)]
-    evaluated = _evaluated(teachers, others, tensors) if teachers else others or prefixes
+    targets = [start for start in prefixes if TARGETS.search(start) and start not in teachers]
+    others = [start for start in prefixes if start not in teachers + targets]
+    evaluated = others or prefixes
+    if teachers:  # which DINO evaluates
+        evaluated = _evaluated(teachers, others, teachers, tensors)
+    elif targets:
+        evaluated = _evaluated(targets, others, evaluated, tensors)
     if len(evaluated) == 1:
         return evaluated[0]
     held = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"

@@ -58,16 +58,24 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
 
 
 def _within(x: np.ndarray, values: np.ndarray, val: Reader, at: np.ndarray, k: int) -> dict[str, float]:
-    """By cross-validation, with images of a group in one fold; `at`: the images' positions."""
-    groups = np.unique(separated(val.groups, len(val))[at], return_inverse=True)[1]
-    if min(len(np.unique(values)), len(np.unique(groups))) < 2:
-        return {}
-    folds = np.random.default_rng(0).permutation(groups.max() + 1)[groups] % FOLDS
+    """By cross-validation, with images of a group in one fold; `at`: the images' positions.
+
+    The groups of a value are in different folds. A value of one group cannot be found and does not count.
+    """
+    names, groups = np.unique(separated(val.groups, len(val))[at], return_inverse=True)
+    groups = np.random.default_rng(0).permutation(len(names))[groups]
+    by_value = np.unique(np.stack([values, groups], 1), axis=0)[:, 1]  # groups, in the order of values
+    folds = np.unique(by_value, return_index=True)[1][groups] % FOLDS
     parts = [(folds != fold, folds == fold) for fold in np.unique(folds)]
+    counts = np.zeros(len(at), bool)
+    for seen, asked in parts:
+        counts[asked] = np.isin(values[asked], values[seen])
+    if len(np.unique(values[counts])) < 2:
+        return {}
     right = correct_in_parts(x, values, x, values, parts, k=k)
-    shares = (share(torch.from_numpy(each > 0), val, at) for each in right.values())
+    shares = (share(torch.from_numpy(each[counts] > 0), val, at[counts]) for each in right.values())
     knn, linear, _ = (Share(each, each.images / inflation(len(parts))) for each in shares)
-    chance = 100 * float(np.unique(values, return_counts=True)[1].max()) / len(at)
+    chance = 100 * float(np.unique(values[counts], return_counts=True)[1].max()) / counts.sum()
     return {"within_knn": knn, "within_linear": linear, "within_chance": chance}
 
 

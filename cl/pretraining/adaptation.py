@@ -110,7 +110,7 @@ class Adaptation:
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
         self.before = self._features(backbone)
         check_start(backbone, self.before[0])
-        self.groups = self._groups(ungrouped=ungrouped)
+        self.groups, self.has_bursts = self._groups(ungrouped=ungrouped)
         self.bank = ~np.isin(self.groups[0], self.groups[1])  # training images of no held-out burst
         self.labels = [images.reader.labels(images.positions) for images in self.sets]
         if self.labelled and len(np.unique(self.labels[0][self.bank])) < 2:
@@ -127,13 +127,13 @@ class Adaptation:
             return Outcome().sentence
         images, found = len(self.sets[1]), len(np.unique(self.groups[1]))
         known = counted(images, "labelled images")
-        if found < images and self.sets[1].reader.groups is not None:
-            known += f" in {counted(found, 'groups')}"
-        elif found < images:
+        if found < images and self.has_bursts:
             known += (
-                f" in about {counted(found, 'bursts')} (by names, times and features; give a column group "
-                "instead, or ungrouped=true if each image stands alone)"
+                f" in about {counted(found, 'groups or bursts')} (by names, times and features; give a "
+                "column group instead, or ungrouped=true if each image stands alone)"
             )
+        elif found < images:
+            known += f" in {counted(found, 'groups')}"
         few = "; hold out 100 or more (dataset.holdout), or expect the start back" if found < 100 else ""
         least = f"{smallest_seen(found):.1f} points"
         return f"held out: {known}, which can hardly show differences below {least}{few}"
@@ -170,21 +170,26 @@ class Adaptation:
         """(N, D) of the training images and (M, D) of the held-out ones."""
         return [extract(backbone, images, self.here) for images in self.sets]
 
-    def _groups(self, *, ungrouped: bool) -> list[np.ndarray]:
-        """A number for each image of both splits, equal for images that belong together."""
-        both, count = [(images.reader, images.positions) for images in self.sets], len(self.sets[0])
-        given = [
-            separated(None if reader.groups is None else reader.groups[at], len(at)) for reader, at in both
-        ]
-        if ungrouped or not self.labelled or any(reader.groups is not None for reader, _ in both):
-            return [2 * number + side for side, number in enumerate(given)]  # groups are within a split
-        pairs = series(
-            [torch.cat(self.before).cpu().numpy()],
-            [key.decode() for reader, at in both for key in reader.keys[at].tolist()],
-            np.concatenate([reader.labels(at) for reader, at in both]),
-            np.array([reader.taken_at(position) for reader, at in both for position in at.tolist()]),
-        )
-        return np.split(groups(count + len(self.sets[1]), pairs), [count])
+    def _groups(self, *, ungrouped: bool) -> tuple[list[np.ndarray], bool]:
+        """A number for each image of both splits, equal for those of a group or burst; if there are bursts.
+
+        Bursts are looked for among images without a group.
+        """
+        both = [(images.reader, position) for images in self.sets for position in images.positions.tolist()]
+        given = np.array([-1 if r.groups is None else r.groups[position] for r, position in both])
+        val = np.arange(len(both)) >= len(self.sets[0])
+        number = separated(np.where(given < 0, -1, 2 * given + val), len(both))  # groups are within a split
+        free, pairs = np.flatnonzero(given < 0), np.empty((0, 2), int)
+        if len(free) and self.labelled and not ungrouped:
+            images = [both[image] for image in free]
+            pairs = series(
+                [torch.cat(self.before).cpu().numpy()[free]],
+                [reader.keys[position].decode() for reader, position in images],
+                np.array([reader.labels(position) for reader, position in images]),
+                np.array([reader.taken_at(position) for reader, position in images]),
+            )
+            number[free] = number.max() + 1 + groups(len(free), pairs)
+        return np.split(number, [len(self.sets[0])]), len(pairs) > 0
 
 
 def verdict(

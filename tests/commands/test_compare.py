@@ -137,6 +137,15 @@ def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_pa
     corrected, uncorrected = (judge(scores, tail=0.025 / number).overall for number in (4, 1))
     assert (worst.low, worst.high) == (corrected.low, corrected.high)
     assert corrected.low < uncorrected.low
+    for part in (bank, queries):
+        part.labels[sites == "s1"] = "owl"
+    (*_, counts, _), (*_, values), *_ = across("site", table, bank, queries, [2], 3)
+    np.testing.assert_array_equal(counts, sites != "s1", "no other site has owls")
+    assert values == 3
+    for part in (bank, queries):
+        part.labels[:] = sites
+    with pytest.raises(ValueError, match="--across site: each class has one value"):
+        next(across("site", table, bank, queries, [2], 3))
 
 
 def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project, tmp_path) -> None:

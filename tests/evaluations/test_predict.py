@@ -32,7 +32,13 @@ def test_columns_are_found_from_other_groups_and_beside_chance(context: Evaluati
     images = len(known) / (1 + 5 / 4)  # five folds share training images
     assert found["within_knn"].images == found["within_linear"].images == pytest.approx(images)
     val.groups = val.labels()
-    assert predict.evaluate(CONFIG, context)["pixels"]["within_linear"] == 0, "no other group has the value"
+    val.values = {"within": label}
+    assert predict.evaluate(CONFIG, context)["pixels"] == {}, "no other group has the value"
+    classes = val.labels()
+    val.values = {"within": np.where(classes == 3, 2, classes % 2)}  # one group has the value 2
+    odd, even = int((classes % 2 * (classes != 3)).sum()), int((classes % 2 == 0).sum())
+    found = predict.evaluate(CONFIG, context)["backbone"]
+    assert found["within_chance"] == pytest.approx(100 * max(odd, even) / (odd + even))
     val.groups, val.values = None, {"within": np.random.default_rng(0).permutation(np.arange(len(val)) % 2)}
     assert 20 < predict.evaluate(CONFIG, context)["pixels"]["within_linear"] < 80
     val.values = {"within": 0 * label}

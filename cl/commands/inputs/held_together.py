@@ -53,6 +53,8 @@ def with_bursts(
     # One image per number: copies are not a burst, and do not show how similar independent images are.
     _, firsts, number = np.unique(together, return_index=True, return_inverse=True)
     free = np.setdiff1d(np.arange(len(firsts)), number[grouped])
+    if not len(free):
+        return together, []
     images = firsts[free]
     distinct = [files[image] for image in images]
     times = np.array([taken_at(file) for file in distinct])

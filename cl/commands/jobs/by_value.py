@@ -29,24 +29,31 @@ def across(
     """Whose class kNN and logistic regression find from training images of other values of a column.
 
     By E encoders, whose features end at `ends`. The worst value has the lowest mean over images and encoders.
+    Images of a class that no other value has in training do not count.
 
     Yields:
-        The measure; whether each encoder is right (M, E); which images count (M,), all or those of the worst
-        value; of how many values it is the worst, or 1 for all images.
+        The measure; whether each encoder is right (M, E); which images count (M,), of all values or of the
+        worst; of how many values it is the worst, or 1 for all images.
     """
     known, values = cells(table, "--across", name, bank, queries)
-    parts = [(known != value, values == value) for value in np.unique(values)]
-    for train, val in parts:
+    parts, shared = [], np.zeros(len(values), bool)
+    for value in np.unique(values):
+        train, val = known != value, values == value
         if len({*bank.labels[train]}) < 2:
             raise ValueError(
-                f"--across {name}: without {values[val][0] or 'empty cells'}, the training images have fewer "
-                "than two classes; choose another column"
+                f"--across {name}: without {value or 'empty cells'}, the training images have fewer than two "
+                "classes; choose another column"
             )
+        parts.append((train, val))
+        shared[val] = np.isin(queries.labels[val], bank.labels[train])
+    if not shared.any():
+        raise ValueError(f"--across {name}: each class has one value; choose another column")
     sides = zip(*(np.split(images.features, ends, axis=1) for images in (bank, queries)), strict=True)
     found = [correct_in_parts(x, bank.labels, y, queries.labels, parts, k=k) for x, y in sides]
+    of_values = [val & shared for _, val in parts if shared[val].any()]
     for measure in ("kNN", "logistic regression"):
         right = np.stack([each[measure] for each in found], 1)
-        yield f"across {name}: {measure}", right, np.ones(len(right), bool), 1
-        _, of_worst = min(parts, key=lambda part: right[part[1]].mean())
+        yield f"across {name}: {measure}", right, shared, 1
+        of_worst = min(of_values, key=lambda counts: right[counts].mean())
         title = f"worst {name} ({values[of_worst][0] or 'none'}): {measure}"
-        yield title, right, of_worst, len(parts)
+        yield title, right, of_worst, len(of_values)
