@@ -58,6 +58,8 @@ def main() -> None:
             results.metrics |= {f"{name}_images": split.images, f"{name}_skipped": len(split.skipped)}
         results.metrics["classes"] = len(manifest.classes)
         results.metrics["duplicates"] = manifest.duplicates.get("copies", 0)
+        in_other = 0 if dataset.deduplicate else manifest.duplicates.get("in_other_split", 0)
+        results.metrics["copies_in_other_split"] = in_other
         reasons = Counter(unreadable.values())
         results.notes["left_out"] = dict(grouped(splits.left_out) + grouped(reasons))
         if copies := manifest.duplicates.get("left_out"):

@@ -24,7 +24,7 @@ from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
 from cl.console.reasons import lines
 from cl.console.wording import counted
-from cl.encoders.encoder import Encoder, load, opened, remarks
+from cl.encoders.encoder import IMAGENET, Encoder, load, opened, remarks
 from cl.images.decoding import is_stack
 from cl.networks.backbones import check_size
 from cl.runtime import machine
@@ -154,7 +154,7 @@ def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: 
     is_small = getattr(getattr(encoder.network, "conv1", None), "stride", None) == (1, 1)
     built_for = getattr(encoder.config, "size", None) or (32 if is_small else 224)
     used = encoder.transform.crop
-    if not encoder.records_size and built_for < used:
+    if not encoder.records_size and (built_for < used or IMAGENET.crop == used < 0.75 * built_for):
         shown.say(
             f"the encoder was built for about {built_for} px, but gets crops of {used} px, because its file "
             f"records no size: give that of its training, such as --resize {built_for} --crop {built_for}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import count, islice
@@ -138,6 +139,9 @@ class Encoder(nn.Module):
         """The features of all images; `empty` for none."""
         was_training = self.training
         self.eval()
+        is_normalised = min(getattr(self.transform, "mean", [0])) > 0
+        if is_normalised and isinstance(images, Tensor) and _within_0_and_1(images):
+            warnings.warn("values from 0 to 1, expected normalised ones: use encoder.transform", stacklevel=4)
         features, batches = [], _batches(images, batch_size, self.channels)
         try:
             for start, batch in zip(count(0, batch_size), batches):
@@ -170,6 +174,10 @@ class Encoder(nn.Module):
         """Images on the device and in the precision of the weights, channels-last."""
         weights = next(self.parameters())
         return images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
+
+
+def _within_0_and_1(images: Tensor) -> bool:
+    return bool(images.numel() and images.min() >= 0 and 0 < images.max() <= 1)
 
 
 def remarks(encoder: Encoder, name: str) -> Iterator[str]:

@@ -27,6 +27,7 @@ DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicol
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
 SHOWN = 3  # sentences about spellings
 ZERO, ONE = {"0.0", "false"}, {"1.0", "true"}  # cells of a column of a class
+DECIMAL, MEASURED = re.compile(r"-?\d*[.,]\d*[1-9]\d*"), 10  # more values with decimal places are measured
 JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
@@ -67,7 +68,10 @@ def similar(classes: list[str]) -> list[str]:
 
 
 def alike(values: Sequence[str], kind: str) -> list[str]:
-    """Sentences about values that earlier ones nearly equal; at most SHOWN, and how many more there are."""
+    """Sentences about values that earlier ones nearly equal, and about measurements.
+
+    At most SHOWN of similar ones, and how many more there are.
+    """
     first: dict[str, str] = {}
     found = [
         f"{other!r} and {value!r} look alike: they are two {kind}"
@@ -75,6 +79,9 @@ def alike(values: Sequence[str], kind: str) -> list[str]:
         if (other := first.setdefault(_spelling(value), value)) != value
     ]
     more = [f"and {len(found) - SHOWN} more {kind}"] if len(found) > SHOWN else []
+    numbers = [value for value in values if DECIMAL.fullmatch(value)]
+    if len(numbers) > MEASURED:
+        more.append(f"{len(numbers)} numbers such as {numbers[0]} are {kind}, one each; write ranges")
     return found[:SHOWN] + more
 
 
@@ -200,7 +207,9 @@ def _columns(
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
             missing += _missing(parsed, here[0], column)
         elif column == "label" and len(one_hot) > 1 and all(every.count(each) == 1 for each in one_hot):
-            found[column] = _from_one_hot(parsed.select(one_hot).to_pylist(), table)
+            found[column], zeros = _from_one_hot(parsed.select(one_hot).to_pylist(), table)
+            if zeros:
+                missing.append(f"rows of zeros, which count as not labelled (add a column?): {zeros}")
             used |= {each: f"{each} as a label" for each in one_hot}
         elif name != column:
             given = f"{naming.format(column)}={name}"
@@ -254,15 +263,16 @@ def _over_lines(column: Any) -> str | None:
     return next((cell.replace("\n", " ")[:40] for cell in cells if cell and "\n" in cell), None)
 
 
-def _from_one_hot(rows: list[dict[str, str | None]], table: Path) -> list[str | None]:
-    """The label of each row; several as a list in brackets."""
-    labels: list[list[str]] = []
+def _from_one_hot(rows: list[dict[str, str | None]], table: Path) -> tuple[list[str | None], int]:
+    """The label of each row, several as a list in brackets; how many rows have a 0 in each column."""
+    labels, zeros = list[list[str]](), 0
     for row in rows:
         spelt = {name: _spelling(_cell(cell) or "0") for name, cell in row.items()}
         if other := next((name for name, cell in spelt.items() if cell not in ZERO | ONE), None):
             raise ValueError(f"{table}: {row[other]!r} in the column {other}, expected 0 or 1")
         labels.append([name for name, cell in spelt.items() if cell in ONE])
-    return [f"[{','.join(names)}]" if len(names) > 1 else "".join(names) or None for names in labels]
+        zeros += not labels[-1] and all(_cell(cell) for cell in row.values())
+    return [f"[{','.join(names)}]" if len(names) > 1 else "".join(names) or None for names in labels], zeros
 
 
 def _cell(cell: str | None) -> str | None:

@@ -23,8 +23,13 @@ def measures(embeddings: Tensor) -> dict[str, float]:
         are equal, 1 when spread evenly.
     effective_rank: exp of the entropy of the singular values, as fractions of their sum (RankMe, Garrido et
         al. 2023, eq. 1, without its 1e-7, since 0 log 0 is 0 here); between 1 and min(N, D).
+
+    Raises:
+        FloatingPointError: embeddings are not finite.
     """
     embeddings = embeddings.float()
+    if not embeddings.isfinite().all():
+        raise FloatingPointError("the embeddings became NaN or infinite; lower optim.base_lr")
     singular = torch.linalg.svdvals(embeddings).double()
     return {
         "uniformity": _uniformity(embeddings),

@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from cl.console.wording import counted
 from cl.report.answer import answer, has_learnt, rivals
 from cl.report.classes import confusion
 from cl.report.curves import drawing, pretraining
@@ -75,24 +76,29 @@ def _overview(
     rows = [row for group in by_group.values() for row in group]
     named = (*params["evaluations"], *params["transfers"], *params["baselines"])
     in_words = {name: titles.get(name, name) for name in named}
-    missing = [
-        f"no published encoder could be compared: {why}"
-        for name in params["baselines"]
-        if (why := read.provenance(f"baseline/{name}").get("missing"))
-    ]
+    data, remarks = read.metrics("prepare"), [remark]
+    for name in params["baselines"]:
+        if why := read.provenance(f"baseline/{name}").get("missing"):
+            remarks.insert(0, f"no published encoder could be compared: {why}")
+    if data.get("classes") and (copies := data.get("copies_in_other_split")):
+        remarks.insert(
+            0,
+            f"{counted(int(copies), 'images')} are copies of images in the other split, so results are too "
+            "good; dataset.deduplicate=true leaves them out",
+        )
     return {
         "params": params,
         "title": _title(params),
         "method": _method(params),
         "command": command,
-        "data": read.metrics("prepare"),
+        "data": data,
         "dataset": dataset_name(params),
         "provenance": provenance,
         "tables": by_group,
         "titles": in_words,
         "rivals": {row["name"]: list(rivals(row, in_words)) for row in rows if row["lines"]},
         "has_learnt": has_learnt(rows, in_words),
-        "answer": answer(rows, in_words, provenance, filter(None, [*missing, remark])),
+        "answer": answer(rows, in_words, provenance, filter(None, remarks)),
     }
 
 

@@ -49,6 +49,10 @@ def test_both_encoders_see_the_same_images(data, tmp_path, capsys) -> None:
         files = sorted(data.glob(f"{split}/*/*.jpg"))
         features[split] = [encoder.embed(files).numpy() for encoder in encoders]
         labels[split] = np.array([file.parts[-2] for file in files])
+    smaller = cl.load(data / "a.safetensors")
+    smaller.transform = smaller.transform.model_copy(update={"crop": 12})
+    cl.compare(encoders[0], smaller, train=data / "train", val=data / "val", k=3)
+    assert re.search("images have [0-9]+ px for encoder A, 12 px for encoder B", capsys.readouterr().err)
     scores = correctness(features["train"], labels["train"], features["val"], labels["val"], k=3)
     expected = judge(scores)
     assert found.result == expected

@@ -57,6 +57,14 @@ def test_folders_of_timm_are_read(name, options, tmp_path) -> None:
     loaded = cl.load(tmp_path / "model.safetensors")
     assert loaded.transform == IMAGENET.model_copy(update=normalisation)
     assert not loaded.records_size
+    described = json.loads((tmp_path / "config.json").read_text())
+    described["pretrained_cfg"] = {}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    usual = timm.create_model(name).pretrained_cfg
+    found = cl.load(tmp_path / "model.safetensors").transform
+    assert (found.mean, found.std) == (usual["mean"], usual["std"]), "timm's for this architecture"
+    (tmp_path / "config.json").write_text(json.dumps(described | {"mean": [0.1] * 3, "std": [0.2] * 3}))
+    assert cl.load(tmp_path / "model.safetensors").transform.mean == (0.1, 0.1, 0.1), "timm's older files"
 
 
 TINY = "vit_tiny_patch16_224"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import cl
 from cl.encoders import foreign
+from cl.encoders.encoder import remarks
 from cl.networks import backbones
 from cl.runtime.tensor_files import save_tensors
 from pipeline.composition import weight_hashes
@@ -36,14 +37,20 @@ def within(wrapper: str) -> dict[str, Tensor]:
     return {name.replace("layer2.", f"layer2.{wrapper}."): tensor for name, tensor in STATE.items()}
 
 
-def test_a_teacher_that_is_no_moving_average_must_be_chosen(tmp_path) -> None:
-    """As in distillation from a network of the same size."""
-    student = below("student.", narrow().state_dict())
-    torch.save(student | below("teacher.", STATE), tmp_path / "a.pth")
-    with pytest.raises(
-        ValueError, match="found those below 'teacher.', 'student.'; choose one with --prefix"
-    ):
+@pytest.mark.parametrize(
+    ("name", "other_name"),
+    [("teacher.", "student."), ("target_encoder.", "source_encoder."), ("semantic.", "texture.")],
+)
+def test_networks_that_are_no_moving_averages_must_be_chosen(name, other_name, tmp_path) -> None:
+    """As in distillation from a network of the same size, and in adaptation from one domain to another."""
+    state = narrow().state_dict()
+    torch.save(below(other_name, state) | below(name, STATE), tmp_path / "a.pth")
+    with pytest.raises(ValueError, match=f"found those below .*'{name}'.*; choose one with --prefix"):
         foreign.load(f"{tmp_path}/a.pth")
+    assert foreign.load(f"{tmp_path}/a.pth", name).choice == f"the network below {name!r}, not {other_name!r}"
+    torch.save(below("model_ema.module.", STATE) | below("model.", STATE), tmp_path / "average.pth")
+    found = cl.load(tmp_path / "average.pth")
+    assert next(remarks(found, "x")).startswith("x: the network below 'model.', not 'model_ema.module.'")
 
 
 def numbered(state: dict[str, Tensor], numbers: dict[str, int] = NUMBERS) -> dict[str, Tensor]:

@@ -436,3 +436,15 @@ def test_the_tables_are_also_written_as_markdown(values, tmp_path) -> None:
     for number, line in enumerate(lines):
         if line.startswith("|---"):
             assert lines[number - 1].count("|") == line.count("|") == lines[number + 1].count("|")
+
+
+def test_copies_in_the_other_split_are_said(values, tmp_path) -> None:
+    write(tmp_path, "pretrain", **PRETRAINED)
+    for classes in (0, 20):
+        counts = {"train_images": 2000, "val_images": 900, "train_skipped": 0, "val_skipped": 0}
+        counts |= {"classes": classes, "copies_in_other_split": 16}
+        (tmp_path / "prepare.json").write_text(json.dumps(counts))
+        said = "16 images are copies of images in the other split, so results are too good"
+        assert (said in render(values, tmp_path)) == bool(classes), (
+            "without labels, copies make nothing easier"
+        )

@@ -226,6 +226,18 @@ def test_columns_of_classes_have_zeros_and_ones(cell, tmp_path) -> None:
         Labels(table(tmp_path, f"path,cat,dog\n1.jpg,1,\n2.jpg,0,{cell}\n"), {"label": "cat,dog"})
 
 
+def test_rows_of_zeros_are_counted(tmp_path) -> None:
+    rows = "1.jpg,1,\n2.jpg,0,0\n3.jpg,0,\n4.jpg,0,1\n"
+    labels = Labels(table(tmp_path, f"path,cat,dog\n{rows}"), {"label": "cat,dog"})
+    assert "zeros, which count as not labelled (add a column?): 1" in labels.remarks()[0]
+
+
+def test_measurements_are_no_classes() -> None:
+    ages = [f"{age}.5" for age in range(20, 32)]
+    assert alike(ages, "classes") == ["12 numbers such as 20.5 are classes, one each; write ranges"]
+    assert alike([f"{number}.0" for number in range(100)], "classes") == []
+
+
 def test_a_list_without_quotes_may_have_apostrophes(tmp_path) -> None:
     text = 'path,label\n1.jpg,"[O\'Neill, D\'Arcy]"\n2.jpg,"[""D\'Arcy""]"\n'
     found = Labels(table(tmp_path, text)).of(["1.jpg", "2.jpg"], tmp_path)
