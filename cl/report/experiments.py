@@ -241,7 +241,8 @@ def varying_params(experiments: list[Experiment]) -> list[str]:
     rows = [{"seed": experiment.seed} | settings(experiment.params) for experiment in experiments]
     first = ("optim", "loss", "temperature", "seed")
     return sorted(
-        varying_keys(rows), key=lambda key: not (key.endswith(".kind") or key.split(".")[0] in first)
+        varying_keys(rows),
+        key=lambda key: not (key.endswith((".kind", "dataset.name")) or key.split(".")[0] in first),
     )
 
 

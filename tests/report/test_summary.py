@@ -96,6 +96,15 @@ def test_baselines_have_rows_which_experiments_share() -> None:
         assert re.search(rf"<td>random <.*?></td>(<td></td>)*<td>{encoder}</td>", html)
 
 
+def test_own_images_are_told_apart_and_further_differences_named() -> None:
+    found = [
+        default_run(name, "seed=0", 60.0, dataset={"kind": "folder", "name": f"{name}/birds", name: 1})
+        for name in "abcdef"
+    ]
+    for text in page(found, composed):
+        assert "a/birds" in text and "They also differ in dataset." in text
+
+
 def test_numbers_of_experiments_have_intervals_and_explanations() -> None:
     html, markdown = page(three()[:1], composed_of())
     assert "[56.9, 63.0]" in html
