@@ -19,11 +19,12 @@ table: $(ready)  ## List all finished experiments: data, method, loss, seed and 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# The C library keeps freed memory instead of asking Linux for it again and again: a twentieth less time.
-keep_memory := MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=67108864
+# The C library keeps freed memory instead of asking Linux for it again and again: a twentieth less time. One thread
+# for each of two processes: more wait for each other, which costs processor time.
+test_variables := MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=67108864 OMP_NUM_THREADS=1
 
 test: $(ready)  ## Run the fast tests, in minutes.
-	$(keep_memory) python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+	$(test_variables) python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(ready)  ## Run the tests that need an NVIDIA GPU, which the others do not use.
 	python -m pytest -m gpu -rs

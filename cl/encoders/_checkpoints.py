@@ -25,6 +25,7 @@ OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys whose tensors 
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # torch's
 ARCH = "arch"  # the key of an architecture in checkpoints: it may lack the size of images and the pooling
 LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
+LEFT_OUT = "left_out"  # the key of what was chosen of a checkpoint with several networks
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
 OTHER_NETWORKS = (
     "for another network of timm, put timm's config.json beside the file, such as "
@@ -129,7 +130,18 @@ def _read_pickled(path: Path, prefix: str) -> tuple[dict[str, Tensor], dict[str,
     if not tensors:
         keys = ", ".join(map(str, list(content)[:5])) or "nothing"
         raise ValueError(f"{path} holds no tensors of a network, found {keys}; give a file with weights")
-    return tensors, {key: content[key] for key in (ARCH, LIGHTNING) if isinstance(content.get(key), str)}
+    metadata = {key: content[key] for key in (ARCH, LIGHTNING) if isinstance(content.get(key), str)}
+    return tensors, metadata | _left_out(content, len(tensors))
+
+
+def _left_out(content: dict[Any, Any], tensors: int) -> dict[str, str]:
+    """Which container `_named` chose, and which others hold as large a network; empty if none does."""
+    parts = {str(key): value for key, value in content.items() if isinstance(value, dict)}
+    large = [key for key, value in parts.items() if 2 * len(_named(value, set())) > tensors]
+    networks = [key for key in large if not OPTIMIZER.search(key)]
+    chosen = next((key for key in CONTAINERS if key in networks), "")
+    others = [repr(key) for key in networks if key != chosen]
+    return {LEFT_OUT: f"the network in {chosen!r}, not {' or '.join(others)}"} if chosen and others else {}
 
 
 def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:

@@ -111,7 +111,7 @@ def _recognised(
         try:
             bodies = _bodies(config, tensors, file)
             start = _chosen(list(bodies), tensors, file, prefix, config.title)
-            choice = _choice(start, list(bodies))
+            choice = _choice(start, list(bodies), metadata)
             return ForeignEncoder(
                 _filled(config, bodies[start], file), config, DESCRIBED, metadata, choice=choice
             )
@@ -129,7 +129,7 @@ def _recognised(
     for deviation in _resnets.MENDS.keys() & deviations:
         _resnets.MENDS[deviation](network)
     origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    choice = _choice(prefix, list(converters))
+    choice = _choice(prefix, list(converters), metadata)
     return ForeignEncoder(network, config, origin, metadata, " and ".join(deviations), doubt, choice)
 
 
@@ -208,9 +208,11 @@ def identity(network: Backbone, architecture: str) -> str:
     return hashlib.sha256(f"{fingerprint(network)} {architecture}".encode()).hexdigest()
 
 
-def _choice(start: str, starts: list[str]) -> str:
+def _choice(start: str, starts: list[str], metadata: dict[str, str]) -> str:
     others = [repr(other) for other in starts if other != start]
-    return f"the network below {start!r}, not {' or '.join(others)}" if others else ""
+    if others:
+        return f"the network below {start!r}, not {' or '.join(others)}"
+    return metadata.get(_checkpoints.LEFT_OUT, "")
 
 
 def _evaluated(
