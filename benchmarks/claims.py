@@ -15,9 +15,9 @@ Claim = tuple[str, str]  # a study, and a comparison as it is printed
 PAGE = """# What the studies showed
 
 {decided} of {primary} [primary claims](../../benchmarks/primary.yaml) are decided after Holm's correction,
-which counts {replaced} more that were replaced. If all are chosen before their runs, the chance of any wrong
-decision is at most 5 %; **where "chosen" says "after", nothing guarantees that.** Differences of
-accuracies are in points; the intervals are over seeds of one data set each. [How the encoders were
+which counts the replaced ones of {replaced}. If all are chosen before their
+runs, the chance of any wrong decision is at most 5 %; **where "chosen" says "after", nothing guarantees
+that.** Differences of accuracies are in points; the intervals are over seeds of one data set each. [How the encoders were
 trained](studies.md). In brackets: new seeds that would decide with probability 0.8 at {level} %, if
 difference and deviation are those seen.
 
@@ -77,12 +77,12 @@ def page() -> str:
     tested = {claim: each for claim, each in tested.items() if each.comparison.tested}
     text = family.PRIMARY.read_text()
     primary, replaced = family.primary(text), family.replaced(text)
-    primary_rows, count = _primary(primary, replaced, tested, rows)
+    primary_rows, count = _primary(primary, len(replaced), tested, rows)
     return PAGE.format(
         decided=count,
         primary=len(primary),
-        replaced=replaced,
-        level=f"{100 * LEVEL / max(1, len(primary) + replaced):.2g}",
+        replaced=" and ".join(f"`{name}`" for name in replaced),
+        level=f"{100 * LEVEL / max(1, len(primary) + len(replaced)):.2g}",
         primary_rows="\n".join(primary_rows),
         follows="\n".join(
             f"| [{name}](../studies/{name}.yaml) | {study.registration or 'registered'} | {study.follows} |"

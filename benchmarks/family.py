@@ -17,9 +17,9 @@ MOST = 10
 REPLACED = "replaced"  # the claims that others took the place of, after their results
 
 
-def replaced(text: str) -> int:
-    """How many claims were primary once; they count in the correction."""
-    return len(config.parse(text, str(PRIMARY)).get(REPLACED, []))
+def replaced(text: str) -> list[str]:
+    """The studies of claims that were primary once; they count in the correction."""
+    return config.parse(text, str(PRIMARY)).get(REPLACED, [])
 
 
 def primary(text: str) -> list[tuple[str, str]]:

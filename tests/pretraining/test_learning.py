@@ -13,7 +13,6 @@ from benchmarks.combinations import methods
 from pipeline.composition.compose import write
 
 SEEDS = (0, 1, 2)
-CIFAR10 = Path(os.environ.get("CL_RAW", "data/raw")).absolute() / "cifar-10-batches-py"
 MARGIN = 5  # points of kNN (k = 20) above the untrained encoder
 
 
