@@ -137,6 +137,12 @@ def test_numbers_may_change() -> None:
     assert loss(*views) == cl.DCLWLoss(T, 0.5)(*views) != before
 
 
+def test_the_strength_of_jcl_rises_with_the_progress() -> None:
+    views, loss = random_views(3), cl.JCLLoss(T)
+    loss.progress = 0.25
+    assert loss(*views) == cl.JCLLoss(T, strength=1)(*views)
+
+
 def test_a_compiled_loop_over_all_losses_is_compiled_once() -> None:
     """Later steps, with other temperatures and `progress`, compile nothing; the losses are never compiled."""
     from torch._dynamo.utils import counters

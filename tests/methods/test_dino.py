@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cl.methods import dino
 from cl.networks.target import Ema
 from tests.support.loops import in_passes, normal
-from tests.support.methods import TAU, batch_of, build, mean_loss, task_of, views
+from tests.support.methods import TAU, batch_of, build, mean_loss, views
 
 TEACHER = {"start": 0.04, "end": 0.07, "epochs": 3}
 MOMENTUM, CENTRE = 0.9, 0.8
@@ -92,14 +92,6 @@ def test_a_few_rows_at_a_time_change_nothing(monkeypatch) -> None:
     loss = mean_loss(ours, batch_of(views(5)))
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
     loss.backward()
-
-
-def test_the_length_of_prototypes_does_not_matter() -> None:
-    """Weight decay may change it."""
-    task = task_of(small())
-    longer = copy.deepcopy(task)
-    longer.method.prototypes.data *= 2
-    torch.testing.assert_close(longer(batch_of(views(6))), task(batch_of(views(6))))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ KINDS = [Path(name).stem for name in FILES if name.endswith(".py")]
 COMMAND = ["cl/commands/width.py", "cl/commands/__init__.py"]  # the last grows
 SUITES = [
     "tests/evaluations/test_contract.py",
-    "tests/losses/test_losses.py",
     "tests/methods/test_contract.py",
     "tests/pipeline/test_dependencies.py",
     "tests/sources/test_sources.py",

@@ -1,4 +1,4 @@
-"""The losses of one query as their papers write them, SimCLR's contrast, and a comparison of gradients."""
+"""The losses of one query as their papers write them, and a comparison of gradients."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 
 TAU = 0.2
@@ -48,16 +47,13 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor, float | Tensor], Tensor]] = {
 }
 
 
-def reference(
-    name: str, queries: Iterable[Logits], t: float | Tensor = TAU, *, detach: bool = True
-) -> Tensor:
-    """The mean of a loss over queries. For "dclw" (DCL, eq. 6), `detach` its weights."""
+def reference(name: str, queries: Iterable[Logits], t: float | Tensor) -> Tensor:
+    """The mean of a loss over queries. The weights of "dclw" (DCL, eq. 6) have no gradient."""
     if name != "dclw":
         return torch.stack([FORMULAS[name](p, k, t) for p, k in queries]).mean()
     queries = list(queries)
     agreement = torch.stack([(p * t / 0.5).exp() for p, _ in queries])
-    weights = 2 - agreement / agreement.mean(0)
-    weights = weights.detach() if detach else weights
+    weights = (2 - agreement / agreement.mean(0)).detach()
     losses = [k.exp().sum().log() - w * p for w, (p, k) in zip(weights, queries, strict=True)]
     return torch.stack(losses).mean()
 
@@ -79,12 +75,3 @@ def assert_same(ours: Tensor, theirs: Tensor, leaves: Sequence[Tensor]) -> None:
     gradients = (torch.autograd.grad(value, leaves, retain_graph=True) for value in (ours, theirs))
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
-def simclr(first: Tensor, second: Tensor, temperature: float = TAU) -> Contrast:
-    """SimCLR's contrast, rows grouped by view."""
-    z = torch.cat([first, second])
-    itself = torch.arange(len(z))
-    other = itself.roll(len(first))
-    negatives = Negatives(z, excluded=torch.stack([itself, other], 1))
-    return Contrast(z, z[other, None], negatives, temperature)
