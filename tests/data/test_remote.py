@@ -226,9 +226,6 @@ def test_a_store_that_lists_its_files_names_the_shard_at_once(own_folder, cache)
         ValueError, match=rf"{store}/train-000003.tar has 1000 bytes, .* {size}: run `dvc repro"
     ):
         Reader(own_folder, "train", store, cache)
-    shard.unlink()
-    with pytest.raises(ValueError, match=rf"{store}/train-000003.tar is missing: run `dvc repro"):
-        Reader(own_folder, "train", store, cache)
 
 
 def test_a_protocol_whose_package_is_missing_names_the_package(folder, cache, monkeypatch) -> None:

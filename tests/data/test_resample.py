@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.gpu.roofline.fake_gpu import GPU, FakeGpu
 from cl.data import resample
 from cl.data.views import View, resize
 from tests.support.pictures import photograph
@@ -54,14 +53,6 @@ def test_crops_are_those_of_the_workers(params, interpolation: str, size: int) -
         difference = np.abs(found.permute(0, 2, 3, 1).numpy().astype(int) - expected)
         assert difference.max() <= 2
         assert difference.mean() < 0.1
-
-
-def test_cropping_never_waits_for_the_gpu() -> None:
-    with FakeGpu() as gpu:
-        images = torch.empty((64, 3, 96, 96), dtype=torch.uint8, device=GPU)
-        boxes = torch.empty((64, 4), dtype=torch.int64, device=GPU)
-        gpu.may_wait = False
-        assert resample.crop(images, boxes, 64, "bicubic").shape == (64, 3, 64, 64)
 
 
 def test_the_products_use_all_bits_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,16 +70,6 @@ def test_weights_are_drawn_as_in_moco_v3(tmp_path) -> None:
     assert not tensors["pos_embed"][0, 0].any()
 
 
-def test_features_are_the_class_token_or_the_average(tmp_path) -> None:
-    images = torch.randn(2, 3, 32, 32)
-    for pool in ("cls", "average"):
-        ours = network(tmp_path, "backbone=vit_tiny_patch4", f"backbone.pool={pool}").eval()
-        tokens = ours.forward_features(images)
-        expected = tokens[:, 0] if pool == "cls" else tokens[:, 1:].mean(1)
-        torch.testing.assert_close(ours(images), expected)
-        assert ours(images[..., :16, :16]).shape == (2, ours.fc_features), "other sizes are interpolated"
-
-
 @pytest.mark.parametrize(
     "name",
     [
