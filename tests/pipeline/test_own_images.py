@@ -187,7 +187,8 @@ def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_pa
         ("analyze", "bands"),
     ]
     chosen = ("compose", "recipe=own/bands", *small, "dataset.show=[5,3,1]")
-    run(folder, raw, chosen, *stages, ("baseline", "random"), ("report",))
+    said = run(folder, raw, chosen, *stages, ("baseline", "random"), ("report",))
+    assert "prepare: bands 1, 2, 3, 4, 5, stored as uint16" in said
     page = (folder / "report/index.html").read_text()
     assert page.count("Pictures show bands 5, 3, 1 as red, green and blue") >= 2
     assert "Values of each band" in page

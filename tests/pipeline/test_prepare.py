@@ -13,14 +13,12 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import sklearn.datasets  # noqa: F401  once, before forking
 
 import cl.shards.scenes  # noqa: F401
 from benchmarks.parameters import parameters
-from cl.data.reader import Reader
 from cl.images.image import Splits
 from cl.runtime import machine
 from cl.shards.manifest import Manifest, Shard, Split
@@ -271,25 +269,3 @@ def test_smaller_files_are_advised_where_cores_cannot_feed_the_gpus(
     dataset = dataset.model_copy(update={"shrink": shrink})
     said = prepare._remarks(Splits([], [], []), {}, manifest, dataset)
     assert ["shrink=256" in sentence for sentence in said] == [True] * advised
-
-
-def test_bands_are_stored_in_their_depth_and_named(tmp_path) -> None:
-    """A folder of files of numbers, one of them damaged, with the recipe for bands."""
-    pixels = np.random.default_rng(0).integers(0, 2**16, (12, 40, 50, 5)).astype(np.uint16)
-    for number, image in enumerate(pixels):
-        path = tmp_path / f"raw/own/{('train', 'val')[number % 2]}/{'ab'[number // 2 % 2]}/{number}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, image)
-    (tmp_path / "raw/own/train/a/damaged.npy").write_bytes(b"numbers")
-    settings = ["name=own", "channels=[5,1]", "scenes.train=1", "scenes.val=1"]
-    compose(tmp_path, "recipe=own/bands", "dataset=folder", *(f"dataset.{each}" for each in settings))
-    shutil.copy(ROOT / "dvc.yaml", tmp_path)
-    said = Stage(tmp_path).run()
-    assert "bands 5, 1, stored as uint16\n" in said
-    assert "left out a/damaged: unreadable .npy" in said
-    for split in (0, 1):
-        reader = Reader(tmp_path / "data/shards", ("train", "val")[split])
-        found = {int(key.rpartition(b"/")[2]): reader.pixels(n) for n, key in enumerate(reader.keys)}
-        assert {*found} == {*range(split, 12, 2)}
-        for number, image in found.items():
-            assert np.array_equal(image, pixels[number][..., [4, 0]])
