@@ -22,7 +22,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from pipeline.support import locations
 from pipeline.support.locations import transform
-from tests.support.processes import join, start_fork
+from tests.support.processes import join, start_fork, until
 
 
 def cache_bytes(cache: Path) -> int:
@@ -142,15 +142,9 @@ def test_reading_ahead_starts_again_after_a_fork(folder, server, cache) -> None:
         reader.prefetch(np.arange(160, 168))
         time.sleep(60)
 
-    def wait_for_requests(count: int) -> None:
-        began = time.monotonic()
-        while len(set(server.ranges_sent())) < count:
-            assert time.monotonic() < began + 60
-            time.sleep(0.01)
-
-    wait_for_requests(4)  # all threads of this process are busy
+    until(lambda: len(set(server.ranges_sent())) >= 4)  # all threads of this process are busy
     process = start_fork(work)
-    wait_for_requests(5)
+    until(lambda: len(set(server.ranges_sent())) >= 5)
     process.kill()
     process.join()
 
@@ -161,8 +155,7 @@ def test_a_killed_process_leaves_no_incomplete_piece(folder, server, tmp_path) -
     reader = Reader(folder, "train", server.url, cache)
     server.go.clear()
     process = start_fork(reader.read, 0)
-    while not list(cache.folder.rglob("*.partial")) or not server.ranges_sent():
-        time.sleep(0.01)
+    until(lambda: list(cache.folder.rglob("*.partial")) and server.ranges_sent())
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     server.go.set()

@@ -15,7 +15,7 @@ import torch
 
 from cl.data import ring
 from cl.data.ring import AHEAD, SLICE, Array
-from tests.support.processes import start_fork
+from tests.support.processes import start_fork, until
 
 ARRAYS = [Array((2, 3), np.uint8), Array((), np.int64)]
 
@@ -138,10 +138,7 @@ def test_workers_end_with_their_loop() -> None:
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     batches.close()
-    deadline = time.monotonic() + 60
-    while multiprocessing.active_children() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert multiprocessing.active_children() == []
+    until(lambda: not multiprocessing.active_children())
 
 
 def _begun_and_killed(sender: Connection) -> None:

@@ -18,19 +18,18 @@ from cl.data.order import Plan
 from cl.objective.batch import Batch
 from cl.runtime import files, machine
 from cl.runtime.machine import Machine
-from cl.runtime.tensor_files import load_tensors, save_tensors
+from cl.runtime.tensor_files import save_tensors
 from cl.training import optim, start
 from pipeline import pretrain as stage
 from pipeline.composition.compose import write
 from pipeline.support import pretraining, runs
 from pipeline.support.pretraining import build
 from tests.support.stages import Stage, answers
-from tests.support.training import newest_step
+from tests.support.training import assert_same_bits, models, newest_step
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "optim.epochs=3", "views.random.size=16"]
 SETTINGS += ["optim.monitor.bank=60", "optim.monitor.queries=20"]  # 9 steps
 SETTINGS += ["evaluation=[]", "transfer=[]", "baseline=[]", "analysis=[npc]", "analyses.npc.batch_sizes=[32]"]
-MODELS = ("backbone", "method")
 
 
 # A logger that is only a file: its lines begin with the process, and say what it was given.
@@ -81,20 +80,12 @@ def wait_for(scratch: Path, step: int, process: subprocess.Popen) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(prepared, tmp_path_factory) -> list[dict]:
+def finished(prepared, tmp_path_factory) -> dict[str, dict[str, torch.Tensor]]:
     """The models of two undisturbed processes."""
     undisturbed = pretrain(prepared, tmp_path_factory.mktemp("one"))
     _, output = undisturbed.communicate()
     assert undisturbed.returncode == 0, output
-    return [load_tensors(prepared / "models" / f"{name}.safetensors")[0] for name in MODELS]
-
-
-def assert_equal(prepared: Path, finished: list[dict]) -> None:
-    """The models are those of the undisturbed run."""
-    for name, tensors in zip(MODELS, finished, strict=True):
-        found = load_tensors(prepared / "models" / f"{name}.safetensors")[0]
-        assert found.keys() == tensors.keys()
-        assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+    return models(prepared)
 
 
 @pytest.mark.slow
@@ -132,7 +123,7 @@ def test_two_processes_stopped_by_sigterm_continue(prepared, finished, tmp_path)
     assert table.startswith(before)
     assert len(table.splitlines()) == 1 + 3
     assert [path.name for path in tmp_path.iterdir()] == ["logs"], "checkpoints are left"
-    assert_equal(prepared, finished)
+    assert_same_bits(models(prepared), finished)
 
 
 def test_a_second_run_on_the_same_checkpoints_is_refused(prepared, tmp_path, monkeypatch) -> None:
@@ -187,7 +178,7 @@ def test_torchrun_is_stopped_by_a_file_and_continues(prepared, finished, tmp_pat
     _, output = process.communicate()
     assert process.returncode == 0, output
     assert "continuing after step" in output
-    assert_equal(prepared, finished)
+    assert_same_bits(models(prepared), finished)
 
 
 @pytest.mark.parametrize(

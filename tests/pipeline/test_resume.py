@@ -7,17 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from cl import config
 from cl.runtime.registry import module_of
-from cl.runtime.tensor_files import load_tensors
 from cl.shards import writing
 from pipeline.composition.compose import write
 from tests.support.distilling import SETTINGS, saved
 from tests.support.pictures import picture_file
 from tests.support.stages import Stage, answers, start
-from tests.support.training import newest_step
+from tests.support.training import assert_same_bits, models, newest_step
 
 CHANGED = ("method", "optim.epochs", "optim.batch_size")
 USUAL = [each for each in SETTINGS if not each.startswith(CHANGED)]
@@ -65,11 +63,4 @@ def test_a_killed_run_ends_with_the_same_bits(settings, project_with_shards, tmp
     assert process.exitcode == -signal.SIGKILL
     (answer,) = answers(folder, [stage])
     assert answer.code == 0 and "continuing after step" in answer.stderr, answer.stderr
-    for name, tensors in models(folder).items():
-        assert tensors.keys() == expected[name].keys()
-        assert all(torch.equal(tensor, expected[name][key]) for key, tensor in tensors.items()), name
-
-
-def models(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    names = ("backbone", "method", "optimizer")
-    return {name: load_tensors(folder / f"models/{name}.safetensors")[0] for name in names}
+    assert_same_bits(models(folder), expected)

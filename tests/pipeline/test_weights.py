@@ -1,13 +1,9 @@
 """What pretraining starts from: a given backbone, or an experiment that it continues."""
 
-import csv
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -26,10 +22,13 @@ from pipeline import baseline, evaluate, pretrain
 from pipeline.composition import compose as composition
 from pipeline.composition.compose import command_for, write
 from pipeline.support import pretraining
-from tests.support.processes import run_ranks
+from tests.support.files import read_csv
+from tests.support.processes import run_ranks, until
 from tests.support.project import compose
 from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import Answer, Stage, answers
+from tests.support.stages import start as start_stage
+from tests.support.training import assert_same_bits, models
 
 SETTINGS = ["method=moco_v2", "bn_group=16", "optim.batch_size=32", "views.random.size=16"]
 SETTINGS += ["dataset.resize=16", "dataset.crop=16"]
@@ -37,7 +36,6 @@ SETTINGS += ["optim.schedule=constant", "optim.warmup_epochs=0"]
 SETTINGS += ["optim.monitor.k=5", "optim.monitor.bank=40", "optim.monitor.queries=20"]
 SETTINGS += ["evaluation=[]", "transfer=[]", "analysis=[]", "baseline=[]"]
 HASHES = ["md5:a1", "md5:b2"]  # of the parent's method and optimizer
-MODELS = ("backbone", "method", "optimizer")
 SMALLER = ("backbone=timm", "backbone.name=test_resnet")  # whose files are a thirtieth of ResNet-18's
 
 
@@ -62,13 +60,8 @@ def run(
     return last.stderr if last.code else ""
 
 
-def models(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    return {name: load_tensors(folder / "models" / f"{name}.safetensors")[0] for name in MODELS}
-
-
 def epochs(folder: Path) -> list[dict[str, str]]:
-    with (folder / "results" / "pretrain" / "epochs.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_csv(folder / "results" / "pretrain" / "epochs.csv")
 
 
 def saved(parent: Path, folder: Path) -> None:
@@ -98,9 +91,7 @@ def test_a_run_that_continues_another_equals_one_long_run_bit_for_bit(prepared, 
     assert [row["epoch"] for row in epochs(prepared)] == ["2"]
     assert [row["loss"] for row in epochs(prepared)] == [row["loss"] for row in rows[1:]]
     assert [row["step"] for row in epochs(prepared)] == [row["step"] for row in rows[1:]]
-    for name, tensors in models(prepared).items():
-        assert tensors.keys() == expected[name].keys()
-        assert all(torch.equal(tensor, expected[name][key]) for key, tensor in tensors.items()), name
+    assert_same_bits(models(prepared), expected)
     _, metadata = load_tensors(prepared / "models" / "method.safetensors")
     assert metadata["epochs"] == "2"
     parent = {"name": "parent", "hashes": HASHES, "licence": "unknown", "epochs": 1}
@@ -170,17 +161,16 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     assert evaluate.load(config.load(prepared / "params.yaml")).heads == {}
     uninterrupted = models(prepared)
     scratch = {"CL_SCRATCH": str(tmp_path), "CL_CHECKPOINT_SECONDS": "0"}
-    process = subprocess.Popen([sys.executable, "-m", "pipeline.pretrain"], env={**os.environ, **scratch})
-    while not list(tmp_path.glob("*/arm2/step-*")) and process.poll() is None:
-        time.sleep(0.01)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    process = start_stage(prepared, Stage(("pretrain",), scratch))
+    until(lambda: list(tmp_path.glob("*/arm2/step-*")) or not process.is_alive())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert len(list(tmp_path.glob("*/arm1/step-*"))) == 2
     *_, resumed = answers(prepared, [Stage(("pretrain",), scratch)])
     assert "arm 1 of 3" in resumed.stderr
     assert "epoch 1/1" not in resumed.stderr, "the first arm is not trained again"
-    for name, tensors in models(prepared).items():  # equal up to rounding: other threads trained the first
-        torch.testing.assert_close(tensors, uninterrupted[name], rtol=1e-3, atol=1e-3)
+    assert_same_bits(models(prepared), uninterrupted)
 
 
 def test_published_weights_are_a_baseline_if_they_can_be_had(prepared, tmp_path) -> None:

@@ -21,7 +21,7 @@ from cl.sources import cifar10, cifar100, stl10
 from cl.sources._shared import archives
 from tests.support.archives import CLASSES, add_member, add_special, tiny_cifar, tiny_stl10
 from tests.support.pictures import digest
-from tests.support.processes import join, start_fork
+from tests.support.processes import join, start_fork, until
 from tests.support.server import Server
 
 REQUESTS = 2  # per download: torchvision first asks where the URL leads
@@ -176,14 +176,6 @@ def test_a_killed_download_leaves_nothing_under_a_final_name(offered, monkeypatc
     assert child.exitcode == -signal.SIGKILL
     assert names_in(offered.raw) == {left.parent.name}
     assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
-
-
-def until(condition) -> None:  # type: ignore[no-untyped-def]
-    """Wait at most a minute for the condition."""
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def test_two_processes_download_an_archive_once(offered, server) -> None:

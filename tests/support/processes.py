@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
@@ -37,3 +38,11 @@ def join(processes: list[BaseProcess]) -> None:
     for process in processes:
         process.join(300)
     assert [process.exitcode for process in processes] == [0] * len(processes)
+
+
+def until(condition: Callable[[], object], pause: float = 0.01) -> None:
+    """Wait for the condition, at most a minute."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(pause)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cl.config import Params
 from cl.console.progress import Progress
@@ -13,6 +14,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.machine import Machine
+from cl.runtime.tensor_files import load_tensors
 from cl.training import optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
@@ -48,6 +50,19 @@ def train_tiny(
     optimizer = optim.build(config, [optim.Part(task)])
     rows = train(task, data, config, optimizer, progress=progress, checkpoints=checkpoints, **arguments)
     return task, rows
+
+
+def models(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """What a pretraining in the folder has written."""
+    names = ("backbone", "method", "optimizer")
+    return {name: load_tensors(folder / f"models/{name}.safetensors")[0] for name in names}
+
+
+def assert_same_bits(found: dict[str, dict[str, Tensor]], expected: dict[str, dict[str, Tensor]]) -> None:
+    """Two `models` are equal."""
+    for name, tensors in found.items():
+        assert tensors.keys() == expected[name].keys()
+        assert all(torch.equal(tensor, expected[name][key]) for key, tensor in tensors.items()), name
 
 
 def newest_step(scratch: Path) -> int:

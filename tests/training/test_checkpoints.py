@@ -17,6 +17,7 @@ from torch import nn
 from cl.training import checkpoints
 from cl.training.checkpoints import Checkpoints
 from tests.support.files import flip_bit
+from tests.support.processes import until
 
 
 def trained(steps: int, store: Checkpoints, width: int = 3) -> None:
@@ -139,11 +140,7 @@ def kill_in_a_save(folder: Path) -> bool:
     """Kill a process that saves, once it has begun another checkpoint; whether a save was cut short."""
     saving = multiprocessing.get_context("fork").Process(target=keep_saving, args=(folder,))
     saving.start()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if list(folder.glob("*.safetensors")) and list(folder.glob("*.partial/*")):
-            break
-        time.sleep(0.001)
+    until(lambda: list(folder.glob("*.safetensors")) and list(folder.glob("*.partial/*")), pause=0.001)
     saving.kill()
     saving.join()
     return bool(list(folder.glob("*.partial/*")))
