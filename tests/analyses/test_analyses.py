@@ -1,6 +1,5 @@
 """Analyses of features whose answers are known."""
 
-import csv
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +23,7 @@ from cl.report.charts import Chart
 from cl.runtime.tensor_files import save_tensors
 from pipeline.support.locations import transform
 from tests.support.analyses import SMALL, tiny_params
+from tests.support.files import read_csv
 from tests.support.objective import l2_normalize
 from tests.support.tiny import Colour
 
@@ -128,8 +128,7 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params, b
     same = context.train.labels()[nearest] == context.val.labels()[:queries, None]
     assert metrics["same_class"] == pytest.approx(100 * same.mean(), abs=1.0)
     first = int((context.val.labels() == 0).argmax())
-    with (context.out / "pictures/pictures.csv").open(newline="") as file:
-        lines = list(csv.DictReader(file))
+    lines = read_csv(context.out / "pictures/pictures.csv")
     names = context.train.manifest.classes
     assert len(lines) == 4 * (1 + 8)
     best = int(nearest[first, 0])

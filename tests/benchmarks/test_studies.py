@@ -1,6 +1,5 @@
 """Studies: what they decide from paired runs, and how they print it."""
 
-import csv
 import re
 from typing import Any
 
@@ -13,6 +12,7 @@ from benchmarks import claims, family, studies
 from benchmarks import study as stage
 from benchmarks.studies import Decision, Row, Study
 from cl import config
+from tests.support.files import read_csv
 from tests.support.project import ROOT
 from tests.support.study import VALUES
 
@@ -203,7 +203,7 @@ PATCHES = [("fast_moco_64", "fast_moco - moco_v3"), ("fast_moco_96", "fast_moco 
 def differences(name: str, claim: str) -> np.ndarray:
     """By seed; the claim is evaluated as it is written."""
     values: dict[str, dict[str, float]] = {}
-    for row in csv.DictReader((stage.RESULTS / f"{name}.csv").open()):
+    for row in read_csv(stage.RESULTS / f"{name}.csv"):
         values.setdefault(row["seed"], {})[row["arm"]] = float(row["value"])
     mean = {"mean": lambda *numbers: sum(numbers) / len(numbers)}
     finished = [by_arm for by_arm in values.values() if set(stage.load(name).arms) <= set(by_arm)]

@@ -3,8 +3,8 @@
 import json
 import math
 import os
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,14 @@ from benchmarks.rows import append
 from benchmarks.studies import Row, Study
 from cl import config
 from cl.report.experiments import Experiment
+from tests.support import commands
 from tests.support.project import ROOT
 from tests.support.study import VALUES
 
 STUDIES = sorted(path.stem for path in (ROOT / stage.STUDIES).glob("*.yaml"))
 
 
-def git(*arguments: str) -> str:
-    """Run git here."""
-    who = ["-c", "user.name=t", "-c", "user.email=t@t"]
-    return subprocess.run(
-        ["git", *who, *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
+git = partial(commands.git, Path())  # here
 
 
 def state(**changes: Any) -> str:
@@ -160,8 +156,8 @@ def made(commit: str, changed: bool) -> dict[str, Any]:
 
 def experiment(arm: str, seed: int, **changes: Any) -> Experiment:
     """A finished experiment of the study `name`."""
-    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}} | made(git("rev-parse", "HEAD"), False)
-    values |= changes
+    head = git("rev-parse", "HEAD").strip()
+    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}} | made(head, False) | changes
     return Experiment(name=f"name-{arm}-{seed}", revision="", **values)
 
 

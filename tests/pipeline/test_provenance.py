@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ from cl.console.stop import StoppedError
 from cl.training.checkpoints import Checkpoints
 from pipeline.composition.compose import write
 from pipeline.support import command, provenance
+from tests.support.commands import git
 from tests.support.project import TINY, copy_product
 from tests.support.training import train_tiny
 
@@ -133,9 +133,8 @@ def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, h
 
 
 def test_uncommitted_and_untracked_code_is_recorded(workspace) -> None:
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t.t"]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "start"]):
-        subprocess.run([*git, *arguments], check=True)
+        git(workspace, *arguments)
     for file, changed in {
         "params.yaml": False,  # recorded as parameters
         "cl/features/knn.py": True,
@@ -148,4 +147,4 @@ def test_uncommitted_and_untracked_code_is_recorded(workspace) -> None:
         with (workspace / file).open("a") as text:
             text.write("# more\n")
         assert provenance.code() == (provenance.git("rev-parse", "HEAD"), changed), file
-        subprocess.run([*git, "stash", "-qua"], check=True)
+        git(workspace, "stash", "-qua")

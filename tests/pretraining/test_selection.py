@@ -1,11 +1,11 @@
 """The verdict on a run from its log, on rows made by hand and on those of real runs."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
 from cl.pretraining.selection import verdict
+from tests.support.files import read_csv
 
 WIDTH = 128
 
@@ -83,8 +83,7 @@ def test_few_epochs_show_neither_a_trend_nor_a_lasting_collapse(epochs) -> None:
 
 def logged(run: str, epochs: int) -> list[dict[str, str]]:
     """The first epochs of a run of benchmarks/selection.py, as they are in its file."""
-    with Path(__file__).with_name("logs.csv").open(newline="") as file:
-        return [row for row in csv.DictReader(file) if row["run"] == run][:epochs]
+    return [row for row in read_csv(Path(__file__).with_name("logs.csv")) if row["run"] == run][:epochs]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Tiny detection transfers, and the contracts that both engines go through."""
 
-import csv
 import io
 import json
 import os
@@ -28,6 +27,7 @@ from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_tensors
 from cl.training.checkpoints import Checkpoints
 from pipeline.support.locations import transform
+from tests.support.files import read_csv
 
 RESNET18 = resnet.Config(kind="resnet", name="resnet18", width=1, stem="imagenet", zero_init_residual=False)
 NARROW = RESNET18.model_copy(update={"width": 0.125})  # a fiftieth of the operations
@@ -136,7 +136,7 @@ def assert_resumes_bit_for_bit(engine: str, params: Params, scenes_folder: Path,
     assert train("b", Checkpoints(folder / "cut")) == whole
     weights = [load_tensors(folder / part / "step-000000004.safetensors")[0] for part in ("whole", "cut")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    rows = [list(csv.DictReader((folder / part / "epochs.csv").open())) for part in ("a", "b")]
+    rows = [read_csv(folder / part / "epochs.csv") for part in ("a", "b")]
     assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]
 
 

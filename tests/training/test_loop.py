@@ -1,6 +1,5 @@
 """The loop: exact resume, measuring, clipping, and losses that are not finite."""
 
-import csv
 import itertools
 import math
 import os
@@ -24,6 +23,7 @@ from cl.training import checkpoints, optim, tasks
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import MetricBuffer, replicated
 from tests.support.devices import on_all_devices
+from tests.support.files import read_csv
 from tests.support.tiny import TinyBackbone
 from tests.support.training import newest_step, train_tiny
 
@@ -105,7 +105,7 @@ def test_the_table_of_epochs_grows_and_has_each_epoch_once_if_the_run_is_cut(tra
 
     def epochs() -> list[str]:
         path = tmp_path / "epochs.csv"
-        return [row["epoch"] for row in csv.DictReader(path.open())] if path.exists() else []
+        return [row["epoch"] for row in read_csv(path)] if path.exists() else []
 
     def look(epoch: int) -> dict[str, float]:
         seen.append(epochs())
