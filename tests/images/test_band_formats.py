@@ -14,7 +14,7 @@ from cl.images import bands
 from cl.images.band_files import load
 from cl.images.contents import content_of, images_of
 from cl.runtime.files import reason
-from tests.support.band_files import DEPTHS, NAMES, planes, shards, tiff
+from tests.support.band_files import DEPTHS, NAMES, damaged, planes, shards, tiff
 
 pydicom = pytest.importorskip("pydicom")
 pytest.importorskip("imagecodecs")
@@ -188,15 +188,6 @@ def test_an_ome_tiff_whose_pixels_are_in_another_file_is_refused() -> None:
     tifffile.imwrite(alone, DEPTHS["uint16"][..., 0], description=split, metadata=None)
     with pytest.raises(ValueError, match="in other files"):
         load(alone.getvalue())
-
-
-def damaged(content: bytes, random: np.random.Generator, start: int = 0) -> bytes:
-    """With changed bytes, half of the time near the start; sometimes cut."""
-    changed = bytearray(content)
-    most = min(len(content), start + 2000) if random.random() < 0.5 else len(content)
-    for place in random.integers(start, most, random.integers(1, 20)):
-        changed[place] = random.integers(0, 256)
-    return bytes(changed[: random.integers(start + 1, most)] if random.random() < 0.1 else changed)
 
 
 @pytest.mark.parametrize("kind", ["DICOM", "window", "OME-Zarr", "stack"])

@@ -20,6 +20,7 @@ from tests.support.band_files import (
     RNG,
     WIDTH,
     WRITERS,
+    damaged,
     png,
     saved,
     shards,
@@ -226,13 +227,7 @@ def test_mutated_files_give_pixels_or_a_reason(tmp_path) -> None:
     files = {}
     for number in range(300):
         kind, content = whole[number % len(whole)]
-        damaged = bytearray(content)
-        most = len(damaged) if number % 2 else min(len(damaged), 400)
-        for place in random.integers(0, most, random.integers(1, 9)):
-            damaged[place] = random.integers(0, 256)
-        if number % 5 == 0:
-            damaged = damaged[: random.integers(1, len(damaged))]
-        files[f"{number}/{kind}"] = bytes(damaged)
+        files[f"{number}/{kind}"] = damaged(content, random)
     reader, manifest = shards(tmp_path, files | {f"whole {n}.npy": saved(small) for n in range(300)})
     assert manifest.bands is not None
     skipped = manifest.splits["train"].skipped

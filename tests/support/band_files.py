@@ -137,3 +137,12 @@ def shards(
     storage = Storage(**{"shard_images": 4, **STORAGE, "upright": True, "channels": channels})
     manifest = writing.write(Splits([], train, val), "unlabelled", storage, folder / "shards", Team(workers))
     return Reader(folder / "shards", "train"), manifest
+
+
+def damaged(content: bytes, random: np.random.Generator, start: int = 0) -> bytes:
+    """With changed bytes, half of the time near the start; sometimes cut."""
+    changed = bytearray(content)
+    most = min(len(content), start + 2000) if random.random() < 0.5 else len(content)
+    for place in random.integers(start, most, random.integers(1, 20)):
+        changed[place] = random.integers(0, 256)
+    return bytes(changed[: random.integers(start + 1, most)] if random.random() < 0.1 else changed)
