@@ -5,19 +5,15 @@
 """
 
 import json
-from math import inf, isfinite, nan
+from math import isfinite
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.authors.__main__ import NAMES, SAVED, comparisons_of
 from benchmarks.authors.harness.comparison import STEPS, Training
-from benchmarks.authors.harness.pairing import Pair
 from benchmarks.authors.harness.table import table
-from benchmarks.authors.lightly_tests import Counter
 from tests.support.project import ROOT
 
 # Of the other methods, the golden values show changes: tests/methods/test_contract.py.
@@ -93,23 +89,6 @@ def test_our_side_gives_the_numbers_with_which_it_agreed(file: Path, name: str, 
     found = differences(until(steps, expected) if steps else expected, ours)
     worst = max(found, key=lambda entry: found[entry])
     assert found[worst] <= TOLERANCE, f"{worst} differs by {found[worst]:.1e}"
-
-
-@pytest.mark.parametrize("value", [nan, inf])
-def test_numbers_that_are_not_finite_never_agree(value: float) -> None:
-    good, bad = torch.tensor([1.0, 2.0]), torch.tensor([1.0, value])
-    for theirs, ours in ((good, bad), (bad, good), (bad, bad)):
-        with pytest.raises(AssertionError, match="weight is not finite"):
-            Pair("weight", theirs, ours).difference()
-    with pytest.raises(AssertionError, match="losses  is not finite"):
-        differences({"losses": [1.0, 2.0]}, {"losses": [1.0, value]})
-
-
-def test_a_test_of_lightly_that_fails_in_its_fixtures_counts_as_failed() -> None:
-    counter = Counter()
-    for when, failed in (("setup", True), ("setup", False), ("call", False), ("call", True)):
-        counter.pytest_runtest_logreport(SimpleNamespace(when=when, failed=failed))
-    assert (counter.run, counter.failed) == (2, 2)
 
 
 def test_every_comparison_has_been_saved_after_agreeing() -> None:

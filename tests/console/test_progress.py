@@ -28,14 +28,6 @@ def test_progress_in_a_log_file_shows_the_time_left(kept, monkeypatch) -> None:
     assert file.getvalue().splitlines() == [f"prepare: {kept + 30} images", left]
 
 
-def test_progress_in_a_log_file_is_rare() -> None:
-    file = io.StringIO()
-    with Progress("prepare", Console(file=file)).count(1000, "images") as report:
-        for _ in range(1000):
-            report(1)
-    assert file.getvalue() == "prepare: 1000 images\n"
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(59, "59 s"), (59.9, "1 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min"), (86400, "1 day 0 h")]
@@ -90,15 +82,6 @@ def test_a_log_file_gets_lines_within_an_epoch(monkeypatch, rarely, within) -> N
         loss = "" if "0.25/2" in line else "loss 5.500, "
         assert re.fullmatch(rf"pretrain: epoch [\d.]+/2, {loss}\d+[.]\d/s", line)
         assert len(line) <= 80
-
-
-def test_the_last_line_of_a_log_file_says_that_all_epochs_are_done() -> None:
-    file = io.StringIO()
-    with Progress("voc_c4", Console(file=file)).task(8, 0, 3) as meter:
-        for _ in range(8):
-            meter.step(32, 5.5, 0.1)
-        meter.epoch({"epoch": 3, **meter.rates()})
-    assert "voc_c4: epoch 2.67/2.67, " in file.getvalue()
 
 
 def test_the_time_left_is_always_visible_on_a_terminal_of_80_columns() -> None:

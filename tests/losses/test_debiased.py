@@ -1,7 +1,5 @@
 """The debiased and the hard-negative loss against the formulas of their papers, in float64."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,18 +39,6 @@ def test_value_and_gradient_equal_the_formula(name, tau, beta, number) -> None:
     theirs = reference(name, logits_of(contrast), contrast.temperature)
     unused = 0 * sum(leaf.sum() for leaf in leaves)
     assert_same(debiased.loss(contrast, config(tau, beta), 0.0), theirs + unused, leaves)
-
-
-def test_the_cases_reach_the_smallest_g_and_others() -> None:
-    """The cases above test both branches."""
-    floor = [math.exp(-1 / c.temperature) for c in contrasts()]
-    reached = []
-    for contrast, least in zip(contrasts(), floor, strict=True):
-        for i, query in enumerate(contrast.queries):
-            negatives = (contrast.negatives.rows @ query / contrast.temperature).exp().mean()
-            positives = (contrast.positives[i] @ query / contrast.temperature).exp().mean()
-            reached.append(float(negatives - 0.1 * positives) / 0.9 < least)
-    assert 3 < sum(reached) < len(reached) - 3
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])

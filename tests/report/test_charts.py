@@ -53,25 +53,3 @@ def test_every_series_has_its_name_in_the_legend() -> None:
     for name in names:
         chart.add(name, 1, 2)
     assert re.findall(r"<text [^>]*>([^<]+)</text>", chart.svg())[-len(names) :] == names
-
-
-@pytest.mark.parametrize("series", [2, 8])
-def test_a_long_label_is_wrapped_below_the_axes(series) -> None:
-    """Where it neither covers the points nor leaves them no room."""
-    names = [f"{number}: {'mean(a_setting, another_setting) - ' * 5}c" for number in range(series)]
-    chart = Chart("a", "t", "x", "y", "points")
-    for number, name in enumerate(names):
-        chart.add(name, number, number)
-    svg = ElementTree.fromstring(chart.svg())
-    width, height = (float(word) for word in svg.get("viewBox").split()[2:])
-    texts = [each for each in svg.iter("{http://www.w3.org/2000/svg}text") if len(each.text) > 4]
-    assert " ".join(each.text for each in texts) == " ".join(names)
-    places = [re.search(r"translate\(([\d.]+) ([\d.]+)\)", each.get("transform")) for each in texts]
-    assert all(
-        float(place[1]) + 4 * len(each.text) < width for place, each in zip(places, texts, strict=True)
-    )
-    below = [float(place[2]) for place in places]
-    marks = svg.iter("{http://www.w3.org/2000/svg}use")
-    heights = [float(mark.get("y")) for mark in marks if len(mark)]
-    assert max(heights) < min(below) < max(below) < height
-    assert max(heights) - min(heights) > 100
