@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cl.commands import main
 from cl.commands.jobs import near_duplicates
 
 
@@ -15,17 +17,22 @@ from cl.commands.jobs import near_duplicates
     [
         ({"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, ".", "put PYTHONUTF8=1 before"),
         ({}, "gone", "the current folder was deleted"),
-        ({}, ".", "Error: a\\x1b[31m.parquet is not a file of features"),
     ],
 )
 def test_where_and_on_what_no_command_can_work(variables, folder, expected, tmp_path) -> None:
     gone = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n" if folder == "gone" else ""
     program = f"{gone}from cl.commands import main; main()"
-    command = [sys.executable, "-P", "-c", program, "search", "a\x1b[31m.parquet", "b"]
+    command = [sys.executable, "-P", "-c", program, "search", "a.parquet", "b"]
     found = subprocess.run(command, cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True)
     assert found.returncode == 1
     assert found.stderr.count("\n") == 1
     assert expected in found.stderr
+
+
+def test_control_characters_of_names_are_shown() -> None:
+    answer = CliRunner().invoke(main, ["search", "a\x1b[31m.parquet", "b"])
+    assert answer.output.startswith("Error: a\\x1b[31m.parquet is not a file of features")
+    assert answer.output.count("\n") == answer.exit_code == 1
 
 
 def test_an_array_in_a_file_has_its_space_before_it_is_written(tmp_path) -> None:

@@ -129,8 +129,8 @@ CASES = ("independent images", "bursts of 3", "bursts of 10", "rare class destro
 
 @pytest.mark.parametrize("case", CASES)
 def test_better_is_said_falsely_in_at_most_5_of_100_cases(case) -> None:
-    """In 200 cases, 5 % are 10, and more than 15 are seen in 5 of 100 such tests. Bursts are not marked."""
-    assert sum(says_better(case, seed) for seed in range(200)) <= 15
+    """In 100 cases, 5 % are 5, and more than 9 are seen in 3 of 100 such tests. Bursts are not marked."""
+    assert sum(says_better(case, seed) for seed in range(100)) <= 9
 
 
 def test_a_start_that_cannot_be_adapted_is_named(params) -> None:

@@ -79,7 +79,6 @@ def small(params) -> Params:
 @pytest.mark.parametrize(
     ("ranks", "kills", "shards"),
     [
-        (1, 3, "shard_folder"),
         (4, 1, "shard_folder"),
         (2, 1, "band_folder"),
         *(pytest.param(ranks, 20, "shard_folder", marks=MANY) for ranks in (1, 2, 3, 4)),
