@@ -14,7 +14,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from cl.console.wording import counted
 from cl.report.answer import answer, has_learnt, rivals
 from cl.report.classes import confusion
 from cl.report.curves import drawing, pretraining
@@ -81,11 +80,8 @@ def _overview(
         if why := read.provenance(f"baseline/{name}").get("missing"):
             remarks.insert(0, f"no published encoder could be compared: {why}")
     if data.get("classes") and (copies := data.get("copies_in_other_split")):
-        remarks.insert(
-            0,
-            f"{counted(int(copies), 'images')} are copies of images in the other split, so results are too "
-            "good; dataset.deduplicate=true leaves them out",
-        )
+        found = "copies across training and validation make results too good"
+        remarks.insert(0, f"{found} ({copies:.0f}; dataset.deduplicate=true leaves them out)")
     return {
         "params": params,
         "title": _title(params),
