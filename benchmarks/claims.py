@@ -18,8 +18,8 @@ PAGE = """# What the studies showed
 which counts the replaced ones of {replaced}. If all are chosen before their
 runs, the chance of any wrong decision is at most 5 %; **where "chosen" says "after", nothing guarantees
 that.** Differences of accuracies are in points; the intervals are over seeds of one data set each. [How the
-encoders were trained](studies.md). In brackets: new seeds that would decide with probability 0.8 at {level} %, if
-difference and deviation are those seen.
+encoders were trained](studies.md). In brackets: new seeds that would decide with probability 0.8 at {level}
+%, if difference and deviation are those seen.
 
 | primary claim | chosen | difference | seeds | verdict |
 |---|---|---|---|---|
