@@ -74,6 +74,8 @@ def duplicates(
         raise ValueError(
             f"found {len(files)} files of features; give one, or those of training and validation"
         )
+    if len({path.resolve() for path in files}) < len(files):
+        raise ValueError(f"found {files[0]} twice; give one file, or those of training and validation")
     parts = [matching.read(path) for path in files]
     show = progress("duplicates")
     matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]), show.say)

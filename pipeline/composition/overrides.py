@@ -4,6 +4,7 @@ Hydra's grammar would refuse such a name, or read another one.
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -33,7 +34,8 @@ def _parse(text: str) -> Override:
             return override
     except HydraException:
         if key not in NAMES:
-            raise ValueError(f"cannot read {text!r}: expected group=choice or key=value") from None
+            meant = "".join(f"; did you mean {name}?" for name in get_close_matches(key, NAMES, 1))
+            raise ValueError(f"cannot read {text!r}: expected group=choice or key=value{meant}") from None
     override = parse(f"{key}={QuotedString(name, Quote.single).with_quotes()}")
     override.input_line = text
     return override

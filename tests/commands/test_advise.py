@@ -83,8 +83,10 @@ def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monk
     monkeypatch.setattr("cl.commands.advise.FEW", 1)
     for file in (place / "my birds (1)").glob("*/*.jpg"):
         shutil.copy(file, tmp_path / f"{file.parent.name}{file.name}")
+    (tmp_path / "names.csv").write_text("path,label\n")
     found = cl.advise(tmp_path, encoders=[place / "a.safetensors"])
     assert (found.verdict, found.trials) == ("keep", [])
+    assert any("names.csv'?" in remark for remark in found.about), "a table that was not given"
     assert any("50 labels" in sentence for sentence in found.answer)
     assert not any("dvc" in command for command in found.commands)
     monkeypatch.setattr("cl.commands.outputs.advice.FEW", 1)

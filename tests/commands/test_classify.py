@@ -121,7 +121,8 @@ def test_an_image_may_have_several_labels(folder) -> None:
     likely = [{found.classes[c] for c in np.flatnonzero(row >= 0.5)} for row in found.probabilities]
     assert [set(filter(None, row.split(";"))) for row in found.predicted] == likely
     lines = run("--labels several.csv --features features.parquet")
-    assert any("several labels" in line for line in lines)
+    assert any("each label is predicted by itself" in line for line in lines)
+    assert any(re.search(r"\d+ images with several labels, such as ", line) for line in lines)
     write_labels(folder / "grouped.csv", [(*row, f"g{n // 3}") for n, row in enumerate(rows)])
     grouped = classify("grouped.csv", features="features.parquet").quality
     alone, together = (quality.largest_calibration_error for quality in (found.quality, grouped))

@@ -36,6 +36,7 @@ MISTAKES = {
     "dataset=/a/birds seed=3": "run `dvc exp run -S recipe=own/small -S dataset.name=/a/birds -S seed=3`",
     "dataset.name=birds seed=3": "run `dvc exp run -S recipe=own/small -S dataset.name=birds -S seed=3`, or",
     "dataset.first=9": "dataset.first is not a parameter of dataset.kind=photos; choose dataset=cifar10 or",
+    "datset.name=~/birds": "key=value; did you mean dataset.name?",
     "loss": "cannot read 'loss': expected group=choice or key=value",
     "seed=3 loss=infonce,dcl": "`dvc exp run --queue -S seed=3 -S loss=infonce,dcl` queues a run for each",
     "seed=3 loss=[infonce,dcl]": "choose one; `dvc exp run --queue -S seed=3 -S loss=infonce,dcl` queues a",

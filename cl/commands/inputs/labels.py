@@ -288,6 +288,8 @@ def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
         row[[column[label] for label in own]] = True
     known = {group for _, group in rows} - {""}
     remarks = [*labels.remarks(), *table.similar(classes), *table.alike(sorted(known), "groups")]
+    if several := [name for name, (own, _) in zip(names, rows, strict=True) if len(own) > 1]:
+        remarks.append(f"{counted(len(several), 'images')} with several labels, such as {several[0]}")
     groups = np.full(len(names), -1)
     labelled = np.flatnonzero(targets.any(1)).tolist()
     if known:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import load_tensors, save_tensors
 
 BATCH = 64  # images encoded at a time: 256 of 224 px take gigabytes
-PART = 64 * BATCH  # images
+PART = 16 * BATCH  # images, which an interrupted run may lose
 REASON = 200  # bytes for the reason why an image is unreadable
 OURS = re.compile(rf"{LOCK}|identity|listing|merged|[0-9a-f]{{64}}|\.nfs.*")  # names in the folder of a job
 
@@ -150,9 +151,12 @@ def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) ->
     encoded = _encoded(job, unfinished, machine)
     for part in unfinished:
         images = job.images(part)
-        features, reasons = zip(*(next(encoded) for _ in images[::BATCH]), strict=True)
-        _save(job, part, torch.cat(features).cpu(), [reason for batch in reasons for reason in batch])
-        report(len(images))
+        features, reasons = list[Tensor](), list[str]()
+        for batch, of_batch in islice(encoded, len(images[::BATCH])):
+            features.append(batch)
+            reasons += of_batch
+            report(len(of_batch))
+        _save(job, part, torch.cat(features).cpu(), reasons)
 
 
 @torch.no_grad()
