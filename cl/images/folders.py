@@ -24,6 +24,7 @@ SUFFIXES = {
 }
 RUN = 100_000  # lines sorted in memory at a time
 SIZED = 10_000  # files whose sizes enter `summary`
+PLAIN = (".bmp", ".dcm", ".npy", ".pgm", ".ppm", ".tif", ".tiff")  # whose changes may leave the size
 # Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Folders of thumbnails, deleted files, snapshots and metadata on Synology, QNAP, Windows, macOS and Linux.
@@ -178,8 +179,8 @@ def check_name(path: str) -> None:
 def summary(root: Path) -> str:
     """The number of files below a folder, and a hash of their names and of the sizes of the first SIZED.
 
-    On a network, millions of sizes would take minutes. Hidden files and system folders do not count. A folder
-    that several links lead to counts once.
+    Those of PLAIN count with their times. On a network, millions would take minutes. Hidden files and system
+    folders do not count. A folder that several links lead to counts once.
     """
     count, digest, seen = 0, hashlib.sha256(), set[str]()
     for folder, folders, files in os.walk(root, followlinks=True):
@@ -190,8 +191,10 @@ def summary(root: Path) -> str:
         folders[:] = sorted(name for name in folders if not why_hidden(name))
         for name in sorted(name for name in files if not why_hidden(name)):
             path = f"{folder}/{name}"
-            size = status_of(Path(path)).partition(" ")[0] if count < SIZED else 0
-            digest.update(f"{path.removeprefix(str(root))}\0{size}\n".encode(errors="surrogateescape"))
+            status = status_of(Path(path)) if count < SIZED else "0"
+            if not path.lower().endswith(PLAIN):
+                status = status.partition(" ")[0]
+            digest.update(f"{path.removeprefix(str(root))}\0{status}\n".encode(errors="surrogateescape"))
             count += 1
     return f"{count} files, {digest.hexdigest()}"
 
