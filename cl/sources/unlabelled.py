@@ -51,4 +51,7 @@ def splits(config: Config, raw: Path) -> Splits:
             f"dataset.holdout={config.holdout} of the {counted(count, 'images')} in {root} leaves "
             f"{len(train)} training and {len(val)} validation images, expected at least one of each"
         )
-    return Splits([], train, val, left_out)
+    found = Splits([], train, val, left_out)
+    if (root / "train").is_dir() and (root / "val").is_dir():
+        found.remarks.append("images of train/ and val/ are mixed; dataset=folder keeps splits and classes")
+    return found

@@ -75,6 +75,14 @@ def test_a_label_of_no_image_is_refused(row, message, raw, tmp_path) -> None:
         table.splits(settings(tmp_path, "partly_labelled"), raw)
 
 
+def test_folders_of_splits_are_mixed_without_labels_and_that_is_said(raw, tmp_path) -> None:
+    config_ = settings(tmp_path, "unlabelled", "dataset.holdout=0.3")
+    assert unlabelled.splits(config_, raw).remarks == []
+    (raw / "own/a").rename(raw / "own/train")
+    (raw / "own/b").rename(raw / "own/val")
+    assert "dataset=folder keeps" in unlabelled.splits(config_, raw).remarks[0]
+
+
 def test_a_label_finds_its_image_however_accents_are_encoded(raw, tmp_path) -> None:
     picture_file(raw / "own" / normalize("NFD", "Vögel.png"))
     (raw / "own/labels.csv").write_text(
