@@ -111,6 +111,7 @@ def classify(
         answer, trained, better = _trained(labelled, source, finetune=finetune, ungrouped=ungrouped)
         if tuned and better:
             save_encoder(better, tuned)
+            trained = replace(trained, encoder=trained.encoder | matching.origin_of(tuned, None))
         if saved:
             classifier_file.save(trained, saved)
     if written:

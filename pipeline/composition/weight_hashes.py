@@ -1,5 +1,6 @@
 """The weights that `init` and `start_from` name: files, published weights, experiments; their hashes."""
 
+import hashlib
 from pathlib import Path
 
 import torch
@@ -100,8 +101,11 @@ def _check_parameters(name: str, composed: Values) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file, as params.yaml records it."""
-    return f"sha256:{locations.file_sha256(path)}"
+    """The hash of a file, and of timm's config.json beside it, as params.yaml records it."""
+    digest, description = locations.file_sha256(path), path.with_name("config.json")
+    if description.is_file():
+        digest = hashlib.sha256(f"{digest} {locations.file_sha256(description)}".encode()).hexdigest()
+    return f"sha256:{digest}"
 
 
 def _outputs(name: str, expected: str) -> dict[str, str]:

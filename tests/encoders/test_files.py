@@ -298,3 +298,11 @@ def test_descriptions_that_do_not_help_are_answered_in_a_sentence(description, e
     with pytest.raises(ValueError, match=expected) as error:
         cl.load(f"{tmp_path}/model.safetensors")
     assert "\n" not in str(error.value)
+
+
+def test_a_changed_description_beside_a_file_changes_its_hash(tmp_path) -> None:
+    hashes = set()
+    for file, content in (("a.safetensors", "x"), ("config.json", "{}"), ("config.json", "{ }")):
+        (tmp_path / file).write_text(content)
+        hashes.add(weight_hashes.sha256(tmp_path / "a.safetensors"))
+    assert len(hashes) == 3

@@ -125,7 +125,9 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
 def _reasons(best: Start, images: int, trials: list[Tried]) -> list[str]:
     """Why the best start is kept as it is."""
     if trials:
-        return [f"no gain shows ({_gains(trials)} points)"]
+        steps, full = sum(tried.steps for tried in trials), trials[-1].full
+        few = f" after {steps} of {full} steps" if steps < full else ""
+        return [f"no gain shows{few} ({_gains(trials)} points)"]
     if "kNN" not in best.measures:
         return [
             f"its neighbours agree best ({best.score:.1f} %); only labels show what separates classes best",

@@ -63,8 +63,7 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     within = interval(found.quality.accuracy, 30 / (1 + 3 / 2))  # three folds share training images
     assert found.quality.interval == pytest.approx(within)
     assert found.predicted[30:] == ["red", "green"] * 5
-    pair = {"encoder": "c-encoder.safetensors", "classifier": "c.safetensors"}
-    again = classify(images="images", **pair)  # type: ignore[arg-type]
+    again = classify(images="images", classifier="c.safetensors")
     np.testing.assert_array_equal(again.probabilities[30:], found.probabilities[30:])
     assert (folder / "gray.safetensors").read_bytes() == before
     options = "--images images --encoder gray.safetensors --labels labels.csv --save d.safetensors"
