@@ -26,7 +26,7 @@ ORIGINS = {  # by the prefix of an encoder's tensor names
 }
 DESCRIBED = "named by its metadata, its description or timm"  # the origin of others
 # In prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
-TARGETS = re.compile(r"(?<![a-z])(encoder_k|momentum|target|ema)(?![a-z])", re.IGNORECASE)
+TARGETS = re.compile(r"(?<![a-z])(encoder_k(ey)?|momentum|target|ema)(?![a-z])", re.IGNORECASE)
 TEACHER = re.compile(r"(?<![a-z])teacher(?![a-z])", re.IGNORECASE)
 CORRELATED = 0.1  # the least cosine between a network's weights and those of its moving average
 Converter = Callable[[dict[str, Tensor], str, dict[str, str], str], Converted]
