@@ -15,11 +15,11 @@ Claim = tuple[str, str]  # a study, and a comparison as it is printed
 PAGE = """# What the studies showed
 
 {decided} of {primary} [primary claims](../../benchmarks/primary.yaml) are decided after Holm's correction,
-which counts the replaced ones of {replaced}. If all are chosen before their
+which also counts {replaced}, since replaced. If all are chosen before their
 runs, the chance of any wrong decision is at most 5 %; **where "chosen" says "after", nothing guarantees
 that.** Differences of accuracies are in points; the intervals are over seeds of one data set each. [How the
-encoders were trained](studies.md). In brackets: new seeds that would decide with probability 0.8 at {level}
-%, if difference and deviation are those seen.
+encoders were trained](studies.md). In brackets: new seeds that would decide with probability 0.8 at
+{level} %, if difference and deviation are those seen.
 
 | primary claim | chosen | difference | seeds | verdict |
 |---|---|---|---|---|
@@ -81,7 +81,7 @@ def page() -> str:
     return PAGE.format(
         decided=count,
         primary=len(primary),
-        replaced=" and ".join(f"`{name}`" for name in replaced),
+        replaced=", ".join(f"`{name}`" for name in replaced),
         level=f"{100 * LEVEL / max(1, len(primary) + len(replaced)):.2g}",
         primary_rows="\n".join(primary_rows),
         follows="\n".join(

@@ -115,7 +115,7 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
     try:
         folds = starts.folds(labels, groups, heads.FOLDS) if len(known) else []
         tables = sorted(file for kind in ("*.csv", "*.parquet") for file in images.folder.glob(kind))
-        sentence = f"labels: none; --labels '{tables[0]}'?" if tables else "labels: none"
+        sentence = f"labels: none; is {tables[0]} their table? (--labels)" if tables else "labels: none"
     except ValueError as error:
         folds, sentence = [], f"labels cannot judge: {error}"
     for start in found:

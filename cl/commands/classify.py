@@ -73,8 +73,8 @@ def classify(
         finetune: train the encoder too, if that lowers the log-loss of held-out images by more than its
             standard error. Then `save` also writes <save>-encoder.safetensors, the `encoder` of the
             classifier. It needs images.
-        ungrouped: each labelled image stands alone. Otherwise, bursts are held out together if there is no
-            column group (`cl.features.series`).
+        ungrouped: each labelled image stands alone. Otherwise, bursts of images without a group are held
+            out together (`cl.features.series`).
         prefix, resize, crop: as in `embed`; by default, the size that `classifier` records.
 
     Raises:

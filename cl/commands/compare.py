@@ -89,9 +89,10 @@ def compare(
     (pair, names), say = _pair(a, b, resize, crop), progress("compare").say
     for encoder, name in zip(pair, names, strict=True):
         say(*remarks(encoder, name))
-    sizes = [f"{encoder.transform.crop} px for {name}" for encoder, name in zip(pair, names, strict=True)]
-    if pair[0].transform.crop != pair[1].transform.crop:
-        say(f"images have {sizes[0]}, {sizes[1]}: a difference may be that of the sizes (--crop)")
+    sizes = [encoder.transform.crop for encoder in pair]
+    if sizes[0] != sizes[1]:
+        choice = "" if all(encoder.records_size for encoder in pair) else " (--resize and --crop set them)"
+        say(f"crops have {sizes[0]} px for A, {sizes[1]} px for B{choice}, which may make a difference")
     width, others = pair[0].width, {"--across": across} if across else {}
     table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(

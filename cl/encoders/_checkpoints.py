@@ -83,6 +83,7 @@ def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict
         raise ValueError(f"{path} is {what.format(head[:40].decode(errors='replace'))}")
     if has_header or not is_pickled:  # by content: names mislead
         tensors, metadata = load_tensors(path)
+        metadata.pop(LEFT_OUT, None)
     else:
         tensors, metadata = _read_pickled(path, prefix or "")
     metadata = {key: value for key, value in metadata.items() if key not in DESCRIBED}
@@ -140,7 +141,7 @@ def _left_out(content: dict[Any, Any], tensors: int) -> dict[str, str]:
     large = [key for key, value in parts.items() if 2 * len(_named(value, set())) > tensors]
     networks = [key for key in large if not OPTIMIZER.search(key)]
     chosen = next((key for key in CONTAINERS if key in networks), "")
-    others = [repr(key) for key in networks if key != chosen]
+    others = [repr(key) for key in networks if parts[key] is not parts.get(chosen)]
     return {LEFT_OUT: f"the network in {chosen!r}, not {' or '.join(others)}"} if chosen and others else {}
 
 

@@ -37,7 +37,7 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
     heads, pool, license: as in the description.
     network: our configuration in JSON. It is missing for networks that are recognised by their tensors:
         ResNets, vision transformers with other arguments, and networks that timm does not know by this name.
-    normalisation: mean and standard deviation of RGB in [0, 1], in JSON.
+    normalisation: mean and standard deviation of RGB in [0, 1], in JSON; if missing, timm's for the name.
     stem_padding: our addition to timm's arguments, because the tensors of a ResNet do not show it.
     transformers: the kind of model, if Hugging Face's transformers wrote the description.
 
@@ -48,7 +48,9 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
         ValueError: an argument has a wrong value, or is not supported.
     """
     arguments = _part(description, "model_args")
-    recorded = _part(description, "pretrained_cfg") or description  # timm's older files have one level
+    recorded = _part(description, "pretrained_cfg")
+    if not recorded and isinstance(description.get("mean"), list):  # timm's older files have one level
+        recorded = description
     arguments = {key: value for key, value in arguments.items() if value is not None}  # as timm does
     for key, (is_possible, expected) in EXPECTED.items():
         if key in arguments and not is_possible(arguments[key]):

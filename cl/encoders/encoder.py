@@ -139,7 +139,7 @@ class Encoder(nn.Module):
         """The features of all images; `empty` for none."""
         was_training = self.training
         self.eval()
-        is_normalised = min(getattr(self.transform, "mean", [0])) > 0
+        is_normalised = isinstance(self.transform, Transform) and min(self.transform.mean) > 0
         if is_normalised and isinstance(images, Tensor) and _within_0_and_1(images):
             warnings.warn("values from 0 to 1, expected normalised ones: use encoder.transform", stacklevel=4)
         features, batches = [], _batches(images, batch_size, self.channels)

@@ -26,8 +26,8 @@ ORIGINS = {  # by the prefix of an encoder's tensor names
 }
 DESCRIBED = "named by its metadata, its description or timm"  # the origin of others
 # In prefixes of target encoders. The papers evaluate the online encoder, except for teachers (DINO, DINOv2).
-TARGETS = re.compile(r"(?<![a-z])(encoder_k(ey)?|momentum|target|ema)(?![a-z])", re.IGNORECASE)
-TEACHER = re.compile(r"(?<![a-z])teacher(?![a-z])", re.IGNORECASE)
+TARGETS = re.compile(r"(?<![a-z])(encoder_k(ey)?|momentum|target|ema)(?-i:(?![a-z]))", re.IGNORECASE)
+TEACHER = re.compile(r"(?<![a-z])teacher(?-i:(?![a-z]))", re.IGNORECASE)
 CORRELATED = 0.1  # the least cosine between a network's weights and those of its moving average
 Converter = Callable[[dict[str, Tensor], str, dict[str, str], str], Converted]
 # Networks recognised by their tensors: the name of a tensor that each has once, in regular expressions; the
@@ -111,25 +111,26 @@ def _recognised(
         try:
             bodies = _bodies(config, tensors, file)
             start = _chosen(list(bodies), tensors, file, prefix, config.title)
-            choice = _choice(start, list(bodies), metadata)
+            choice = "" if prefix else _choice(start, list(bodies), metadata)
             return ForeignEncoder(
                 _filled(config, bodies[start], file), config, DESCRIBED, metadata, choice=choice
             )
         except ValueError:
             if ARCH not in metadata or not converters:
                 raise
+            metadata = {key: value for key, value in metadata.items() if key != "normalisation"}
     if not converters and "transformers" in metadata:
         raise ValueError(
             f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose tensor names "
             "are not supported; give the same weights in timm's format, such as timm:<name>"
         )
-    prefix = _chosen(list(converters), tensors, file, prefix)
+    given, prefix = prefix, _chosen(list(converters), tensors, file, prefix)
     config, named, deviations, doubt = converters[prefix](tensors, prefix, metadata, file)
     network = _filled(config, named, file)
     for deviation in _resnets.MENDS.keys() & deviations:
         _resnets.MENDS[deviation](network)
     origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    choice = _choice(prefix, list(converters), metadata)
+    choice = "" if given else _choice(prefix, list(converters), metadata)
     return ForeignEncoder(network, config, origin, metadata, " and ".join(deviations), doubt, choice)
 
 
@@ -209,6 +210,7 @@ def identity(network: Backbone, architecture: str) -> str:
 
 
 def _choice(start: str, starts: list[str], metadata: dict[str, str]) -> str:
+    """Which of several networks was chosen, in words."""
     others = [repr(other) for other in starts if other != start]
     if others:
         return f"the network below {start!r}, not {' or '.join(others)}"
@@ -218,7 +220,7 @@ def _choice(start: str, starts: list[str], metadata: dict[str, str]) -> str:
 def _evaluated(
     averages: list[str], others: list[str], evaluated: list[str], tensors: dict[str, Tensor]
 ) -> list[str]:
-    """`evaluated`, one of both lists, if the first are moving averages of the others.
+    """`evaluated`, one of both lists, if `averages` are moving averages of `others`.
 
     Networks of another shape taught the others. The weights of networks that were trained apart are
     uncorrelated: then either may be meant.

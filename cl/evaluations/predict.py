@@ -60,7 +60,8 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
 def _within(x: np.ndarray, values: np.ndarray, val: Reader, at: np.ndarray, k: int) -> dict[str, float]:
     """By cross-validation, with images of a group in one fold; `at`: the images' positions.
 
-    The groups of a value are in different folds. A value of one group cannot be found and does not count.
+    Groups are dealt to the folds in the order of their values. A value whose groups are all in one fold, such
+    as that of one group, cannot be found and does not count.
     """
     names, groups = np.unique(separated(val.groups, len(val))[at], return_inverse=True)
     groups = np.random.default_rng(0).permutation(len(names))[groups]

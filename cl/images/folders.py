@@ -24,7 +24,16 @@ SUFFIXES = {
 }
 RUN = 100_000  # lines sorted in memory at a time
 SIZED = 10_000  # files whose sizes enter `summary`
-PLAIN = (".bmp", ".dcm", ".npy", ".pgm", ".ppm", ".tif", ".tiff")  # whose changes may leave the size
+PLAIN = (
+    ".bmp",
+    ".dcm",
+    ".npy",
+    ".npz",
+    ".pgm",
+    ".ppm",
+    ".tif",
+    ".tiff",
+)  # that may change and keep their size
 # Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Folders of thumbnails, deleted files, snapshots and metadata on Synology, QNAP, Windows, macOS and Linux.
@@ -179,8 +188,8 @@ def check_name(path: str) -> None:
 def summary(root: Path) -> str:
     """The number of files below a folder, and a hash of their names and of the sizes of the first SIZED.
 
-    Those of PLAIN count with their times. On a network, millions would take minutes. Hidden files and system
-    folders do not count. A folder that several links lead to counts once.
+    For PLAIN ones, also of their times. On a network, asking for millions would take minutes. Hidden files
+    and system folders do not count. A folder that several links lead to counts once.
     """
     count, digest, seen = 0, hashlib.sha256(), set[str]()
     for folder, folders, files in os.walk(root, followlinks=True):

@@ -27,7 +27,7 @@ DELIMITERS = ",;\t"  # the most frequent one in the header: Excel writes semicol
 TOLD_DELIMITER = re.compile(r"sep=(.)\r?\n")  # the first line of some tables, for Excel
 SHOWN = 3  # sentences about spellings
 ZERO, ONE = {"0.0", "false"}, {"1.0", "true"}  # cells of a column of a class
-DECIMAL, MEASURED = re.compile(r"-?\d*[.,]\d*[1-9]\d*"), 10  # more values with decimal places are measured
+DECIMAL, MEASURED = re.compile(r"-?\d*\.\d*[1-9]\d*"), 10  # more values with decimal places are measured
 JOINED = re.compile(r"[|,;\s]+")  # between labels in one cell
 # As in pandas.
 MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"}
@@ -81,7 +81,8 @@ def alike(values: Sequence[str], kind: str) -> list[str]:
     more = [f"and {len(found) - SHOWN} more {kind}"] if len(found) > SHOWN else []
     numbers = [value for value in values if DECIMAL.fullmatch(value)]
     if len(numbers) > MEASURED:
-        more.append(f"{len(numbers)} numbers such as {numbers[0]} are {kind}, one each; write ranges")
+        each = f"each of {len(numbers)} numbers, such as {numbers[0]}, is one of the {kind}"
+        more.append(f"{each}; if they are measurements, write ranges")
     return found[:SHOWN] + more
 
 

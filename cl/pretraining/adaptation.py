@@ -128,9 +128,10 @@ class Adaptation:
         images, found = len(self.sets[1]), len(np.unique(self.groups[1]))
         known = counted(images, "labelled images")
         if found < images and self.has_bursts:
+            kind = "bursts" if self.sets[1].reader.groups is None else "groups or bursts"
             known += (
-                f" in about {counted(found, 'groups or bursts')} (by names, times and features; give a "
-                "column group instead, or ungrouped=true if each image stands alone)"
+                f" in about {counted(found, kind)} (by names, times and features; give a column group "
+                "instead, or ungrouped=true if each image stands alone)"
             )
         elif found < images:
             known += f" in {counted(found, 'groups')}"
@@ -171,15 +172,15 @@ class Adaptation:
         return [extract(backbone, images, self.here) for images in self.sets]
 
     def _groups(self, *, ungrouped: bool) -> tuple[list[np.ndarray], bool]:
-        """A number for each image of both splits, equal for those of a group or burst; if there are bursts.
+        """A number for each image of both splits, equal for those of a group or burst.
 
-        Bursts are looked for among images without a group.
+        Bursts are looked for among images without a group; also whether held-out images form some.
         """
         both = [(images.reader, position) for images in self.sets for position in images.positions.tolist()]
         given = np.array([-1 if r.groups is None else r.groups[position] for r, position in both])
         val = np.arange(len(both)) >= len(self.sets[0])
         number = separated(np.where(given < 0, -1, 2 * given + val), len(both))  # groups are within a split
-        free, pairs = np.flatnonzero(given < 0), np.empty((0, 2), int)
+        free = np.flatnonzero(given < 0)
         if len(free) and self.labelled and not ungrouped:
             images = [both[image] for image in free]
             pairs = series(
@@ -189,7 +190,8 @@ class Adaptation:
                 np.array([reader.taken_at(position) for reader, position in images]),
             )
             number[free] = number.max() + 1 + groups(len(free), pairs)
-        return np.split(number, [len(self.sets[0])]), len(pairs) > 0
+        alone = number[(given < 0) & val]
+        return np.split(number, [len(self.sets[0])]), len(np.unique(alone)) < len(alone)
 
 
 def verdict(

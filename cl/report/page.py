@@ -75,13 +75,13 @@ def _overview(
     rows = [row for group in by_group.values() for row in group]
     named = (*params["evaluations"], *params["transfers"], *params["baselines"])
     in_words = {name: titles.get(name, name) for name in named}
-    data, remarks = read.metrics("prepare"), [remark]
+    data, remarks = read.metrics("prepare"), []
+    if data.get("classes") and (copies := data.get("copies_in_other_split")):
+        found = "copies across training and validation can make results too good"
+        remarks.append(f"{found} ({copies:.0f}; dataset.deduplicate=true leaves them out)")
     for name in params["baselines"]:
         if why := read.provenance(f"baseline/{name}").get("missing"):
-            remarks.insert(0, f"no published encoder could be compared: {why}")
-    if data.get("classes") and (copies := data.get("copies_in_other_split")):
-        found = "copies across training and validation make results too good"
-        remarks.insert(0, f"{found} ({copies:.0f}; dataset.deduplicate=true leaves them out)")
+            remarks.append(f"no published encoder could be compared: {why}")
     return {
         "params": params,
         "title": _title(params),
@@ -94,7 +94,7 @@ def _overview(
         "titles": in_words,
         "rivals": {row["name"]: list(rivals(row, in_words)) for row in rows if row["lines"]},
         "has_learnt": has_learnt(rows, in_words),
-        "answer": answer(rows, in_words, provenance, filter(None, remarks)),
+        "answer": answer(rows, in_words, provenance, filter(None, [*remarks, remark])),
     }
 
 

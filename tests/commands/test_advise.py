@@ -86,7 +86,7 @@ def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monk
     (tmp_path / "names.csv").write_text("path,label\n")
     found = cl.advise(tmp_path, encoders=[place / "a.safetensors"])
     assert (found.verdict, found.trials) == ("keep", [])
-    assert any("names.csv'?" in remark for remark in found.about), "a table that was not given"
+    assert any("names.csv their table?" in remark for remark in found.about), "a table that was not given"
     assert any("50 labels" in sentence for sentence in found.answer)
     assert not any("dvc" in command for command in found.commands)
     monkeypatch.setattr("cl.commands.outputs.advice.FEW", 1)

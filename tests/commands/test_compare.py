@@ -52,7 +52,7 @@ def test_both_encoders_see_the_same_images(data, tmp_path, capsys) -> None:
     smaller = cl.load(data / "a.safetensors")
     smaller.transform = smaller.transform.model_copy(update={"crop": 12})
     cl.compare(encoders[0], smaller, train=data / "train", val=data / "val", k=3)
-    assert re.search("images have [0-9]+ px for encoder A, 12 px for encoder B", capsys.readouterr().err)
+    assert re.search("crops have [0-9]+ px for A, 12 px for B, which", capsys.readouterr().err)
     scores = correctness(features["train"], labels["train"], features["val"], labels["val"], k=3)
     expected = judge(scores)
     assert found.result == expected
@@ -148,7 +148,7 @@ def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_pa
     assert values == 3
     for part in (bank, queries):
         part.labels[:] = sites
-    with pytest.raises(ValueError, match="--across site: each class has one value"):
+    with pytest.raises(ValueError, match="--across site: no validation image has a class of"):
         next(across("site", table, bank, queries, [2], 3))
 
 

@@ -92,7 +92,7 @@ def test_training_images_of_a_held_out_burst_judge_nothing(params, here, shard_f
     train.groups = np.where(np.arange(len(train)) == 1, 0, -1)
     monkeypatch.setattr(module, "series", lambda rows, *_: len(rows[0]) - 1 - np.array([[0, 1], [1, 2]]))
     run = Adaptation(Colours(48), train, val, transform(params.dataset), here)
-    assert f"in about {len(val) - 2} groups or bursts" in run.expectation
+    assert f"in about {len(val) - 2} bursts" in run.expectation
     assert len(np.unique(run.groups[0])) == len(train), "an image with a group is in no burst"
 
 

@@ -47,7 +47,9 @@ def across(
         parts.append((train, val))
         shared[val] = np.isin(queries.labels[val], bank.labels[train])
     if not shared.any():
-        raise ValueError(f"--across {name}: each class has one value; choose another column")
+        raise ValueError(
+            f"--across {name}: no validation image has a class of other values; choose another column"
+        )
     sides = zip(*(np.split(images.features, ends, axis=1) for images in (bank, queries)), strict=True)
     found = [correct_in_parts(x, bank.labels, y, queries.labels, parts, k=k) for x, y in sides]
     of_values = [val & shared for _, val in parts if shared[val].any()]

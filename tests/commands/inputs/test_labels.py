@@ -234,7 +234,9 @@ def test_rows_of_zeros_are_counted(tmp_path) -> None:
 
 def test_measurements_are_no_classes() -> None:
     ages = [f"{age}.5" for age in range(20, 32)]
-    assert alike(ages, "classes") == ["12 numbers such as 20.5 are classes, one each; write ranges"]
+    assert alike(ages, "classes") == [
+        "each of 12 numbers, such as 20.5, is one of the classes; if they are measurements, write ranges"
+    ]
     assert alike([f"{number}.0" for number in range(100)], "classes") == []
 
 
