@@ -48,7 +48,7 @@ def test_networks_that_are_no_moving_averages_must_be_chosen(name, other_name, t
     with pytest.raises(ValueError, match=f"found those below .*'{name}'.*; choose one with --prefix"):
         foreign.load(f"{tmp_path}/a.pth")
     assert foreign.load(f"{tmp_path}/a.pth", name).choice == "", "the user chose"
-    torch.save({"model": STATE, "model_ema": STATE, "optimizer": {"state": STATE}}, tmp_path / "b.pth")
+    torch.save({"model": STATE, "model_ema": dict(STATE), "optimizer": {"state": STATE}}, tmp_path / "b.pth")
     assert foreign.load(f"{tmp_path}/b.pth").choice == "the network in 'model', not 'model_ema'"
     torch.save(below("model_ema.module.", STATE) | below("model.", STATE), tmp_path / "average.pth")
     found = cl.load(tmp_path / "average.pth")
