@@ -147,6 +147,11 @@ def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_pa
     np.testing.assert_array_equal(counts, sites != "s1", "no other site has owls")
     assert values == 3
     for part in (bank, queries):
+        part.labels[np.flatnonzero(sites == "s1")[0]] = "wren"
+    (*_, counts, _), (worst, _, of_worst, values), *_ = across("site", table, bank, queries, [2], 3)
+    assert counts.sum() == 46 and values == 4
+    assert "(s1)" not in worst or of_worst.sum() == 1
+    for part in (bank, queries):
         part.labels[:] = sites
     with pytest.raises(ValueError, match="--across site: no validation image has a class of"):
         next(across("site", table, bank, queries, [2], 3))

@@ -165,6 +165,7 @@ def test_results_may_be_called_as_the_files_of_the_work_in_between(images, encod
     [
         (lambda: transformer().state_dict(), "about 32 px"),
         (lambda: transformer(img_size=240).state_dict(), ""),
+        (lambda: transformer(img_size=384).state_dict(), "about 384 px"),
         (lambda: {"arch": "test_resnet", "model": timm.create_model("test_resnet").state_dict()}, "160 px"),
     ],
 )

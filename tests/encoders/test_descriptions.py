@@ -14,6 +14,7 @@ from cl.encoders.encoder import IMAGENET
 from cl.runtime.tensor_files import licence
 from cl.training import start
 from tests.support import backbones as tiny
+from tests.support.resnets import narrow
 from tests.support.transformers import below, randomised
 from tests.support.transformers import transformer as plain_transformer
 
@@ -169,6 +170,9 @@ def test_a_description_that_timm_cannot_build_gives_way_to_the_tensors(tmp_path)
         assert found.config.kind == "vit"
         with torch.no_grad():
             torch.testing.assert_close(found.network(IMAGES[..., :32, :32]), theirs(IMAGES[..., :32, :32]))
+    (tmp_path / "config.json").unlink()
+    torch.save({"arch": "vit_tiny_patch16_224", "model": narrow().state_dict()}, tmp_path / "b.pth")
+    assert cl.load(tmp_path / "b.pth").transform == IMAGENET, "not that of a network that it is not"
     for unrelated in ("[1, 2]", "not JSON", '{"model_args": [1]}', '{"architecture": [1]}'):
         (tmp_path / "config.json").write_text(unrelated)
         assert foreign.load(f"{tmp_path}/a.pth").config.heads == 2

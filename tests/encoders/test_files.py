@@ -39,7 +39,7 @@ def within(wrapper: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("name", "other_name"),
-    [("teacher.", "student."), ("target_encoder.", "source_encoder."), ("semantic.", "texture.")],
+    [("teacher.", "student."), ("target_encoder.", "source_encoder."), ("semantic.", "cinema.")],
 )
 def test_networks_that_are_no_moving_averages_must_be_chosen(name, other_name, tmp_path) -> None:
     """As in distillation from a network of the same size, and in adaptation from one domain to another."""

@@ -88,3 +88,8 @@ def test_the_advice_fits_the_method(rank) -> None:
     assert "choose a method and loss with negatives" in without
     assert "negatives" not in with_negatives
     assert "augmentation" in with_negatives
+
+
+def test_embeddings_that_are_not_finite_end_the_training() -> None:
+    with pytest.raises(FloatingPointError, match="lower optim.base_lr"):
+        collapse.measures(torch.full((3, 2), math.nan))
