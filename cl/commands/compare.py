@@ -87,12 +87,7 @@ def compare(
     """
     target = target_of(to, a, b, train, val, labels)
     (pair, names), say = _pair(a, b, resize, crop), progress("compare").say
-    for encoder, name in zip(pair, names, strict=True):
-        say(*remarks(encoder, name))
-    sizes = [encoder.transform.crop for encoder in pair]
-    if sizes[0] != sizes[1]:
-        choice = "" if all(encoder.records_size for encoder in pair) else " (--resize and --crop set them)"
-        say(f"crops have {sizes[0]} px for A, {sizes[1]} px for B{choice}, which may make a difference")
+    say(*_remarks(pair, names))
     width, others = pair[0].width, {"--across": across} if across else {}
     table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(
@@ -137,6 +132,16 @@ def _pair(
         f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
         for given, letter in ((a, "A"), (b, "B"))
     ]
+
+
+def _remarks(pair: list[Encoder], names: list[str]) -> Iterator[str]:
+    """What makes a comparison of these encoders doubtful."""
+    for encoder, name in zip(pair, names, strict=True):
+        yield from remarks(encoder, name)
+    a, b = (encoder.transform.crop for encoder in pair)
+    if a != b:
+        choice = "" if all(encoder.records_size for encoder in pair) else " (--resize and --crop set them)"
+        yield f"crops have {a} px for A, {b} px for B{choice}, which may make a difference"
 
 
 def _across(

@@ -25,7 +25,7 @@ OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys whose tensors 
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # torch's
 ARCH = "arch"  # the key of an architecture in checkpoints: it may lack the size of images and the pooling
 LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
-LEFT_OUT = "left_out"  # the key of what was chosen of a checkpoint with several networks
+CHOICE = "choice"  # the key of which of a checkpoint's networks was read, in words
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
 OTHER_NETWORKS = (
     "for another network of timm, put timm's config.json beside the file, such as "
@@ -83,7 +83,7 @@ def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict
         raise ValueError(f"{path} is {what.format(head[:40].decode(errors='replace'))}")
     if has_header or not is_pickled:  # by content: names mislead
         tensors, metadata = load_tensors(path)
-        metadata.pop(LEFT_OUT, None)
+        metadata.pop(CHOICE, None)
     else:
         tensors, metadata = _read_pickled(path, prefix or "")
     metadata = {key: value for key, value in metadata.items() if key not in DESCRIBED}
@@ -132,17 +132,17 @@ def _read_pickled(path: Path, prefix: str) -> tuple[dict[str, Tensor], dict[str,
         keys = ", ".join(map(str, list(content)[:5])) or "nothing"
         raise ValueError(f"{path} holds no tensors of a network, found {keys}; give a file with weights")
     metadata = {key: content[key] for key in (ARCH, LIGHTNING) if isinstance(content.get(key), str)}
-    return tensors, metadata | _left_out(content, len(tensors))
+    return tensors, metadata | _choice(content, len(tensors))
 
 
-def _left_out(content: dict[Any, Any], tensors: int) -> dict[str, str]:
+def _choice(content: dict[Any, Any], tensors: int) -> dict[str, str]:
     """Which container `_named` chose, and which others hold as large a network; empty if none does."""
     parts = {str(key): value for key, value in content.items() if isinstance(value, dict)}
     large = [key for key, value in parts.items() if 2 * len(_named(value, set())) > tensors]
     networks = [key for key in large if not OPTIMIZER.search(key)]
     chosen = next((key for key in CONTAINERS if key in networks), "")
     others = [repr(key) for key in networks if parts[key] is not parts.get(chosen)]
-    return {LEFT_OUT: f"the network in {chosen!r}, not {' or '.join(others)}"} if chosen and others else {}
+    return {CHOICE: f"the network in {chosen!r}, not {' or '.join(others)}"} if chosen and others else {}
 
 
 def _named(content: dict[Any, Any], seen: set[int]) -> dict[str, Tensor]:

@@ -214,7 +214,7 @@ def _choice(start: str, starts: list[str], metadata: dict[str, str]) -> str:
     others = [repr(other) for other in starts if other != start]
     if others:
         return f"the network below {start!r}, not {' or '.join(others)}"
-    return metadata.get(_checkpoints.LEFT_OUT, "")
+    return metadata.get(_checkpoints.CHOICE, "")
 
 
 def _evaluated(

@@ -172,9 +172,9 @@ class Adaptation:
         return [extract(backbone, images, self.here) for images in self.sets]
 
     def _groups(self, *, ungrouped: bool) -> tuple[list[np.ndarray], bool]:
-        """A number for each image of both splits, equal for those of a group or burst.
+        """A number for each image of both splits, equal in a group or burst; whether bursts are held out.
 
-        Bursts are looked for among images without a group; also whether held-out images form some.
+        Bursts are looked for among images without a group.
         """
         both = [(images.reader, position) for images in self.sets for position in images.positions.tolist()]
         given = np.array([-1 if r.groups is None else r.groups[position] for r, position in both])

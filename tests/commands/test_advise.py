@@ -229,6 +229,7 @@ def tried(rate: float, gain: float) -> Tried:
         ((80, 50), [BETTER], FEW, "adapt", "own/adapt"),
         ((80, 50), [EQUAL, BETTER], FEW, "adapt", "own/adapt"),
         ((80, 50), [EQUAL, EQUAL], FEW, "keep", None),
+        ((80, 50), [EQUAL], FEW, "keep", None),
         ((80, 50), [], FEW, "keep", None),
         ((80, 50), [UNCLEAR], FEW, "try", "own/adapt"),
         ((80, 50), [UNCLEAR, UNCLEAR], FEW, "keep", None),
@@ -250,6 +251,8 @@ def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> 
     folder = place / "my birds (1)"
     found = advice(images, [], known, trials, Named(str(folder), "", [], [f"dataset.name={folder}"]))
     assert found.verdict == answer
+    few = any("no gain shows after 1 of 2 steps" in sentence for sentence in found.answer)
+    assert few == (gains == [EQUAL])
     compared = any(f"no better than {PIXELS}" in sentence for sentence in found.answer)
     assert compared == (percents == (50, 50) and answer != "adapt")
     runs = [overrides(command) for command in found.commands if command.startswith("dvc")]

@@ -175,6 +175,7 @@ def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_pa
     """With changes of bands; the encoder's features of files are those of the shards, and it is an `init`."""
     folder, raw = copy_product(project, tmp_path / "project"), tmp_path / "raw"
     write_images(raw / "own", 45, 15)
+    shutil.copy(raw / "own/train/kind0/0.tif", raw / "own/val/kind0/copy.tif")
     small = ["dataset=folder", "dataset.name=own", "dataset.resize=36", "dataset.crop=32"]
     small += ["views.random.size=32", "backbone.width=0.125", "optim.epochs=1", "optim.warmup_epochs=0"]
     small += ["evaluation=[knn,retrieval]", "analysis=[neighbours,bands]", "baseline=[random]"]
@@ -190,6 +191,7 @@ def test_bands_go_from_files_to_an_encoder_that_reads_such_files(project, tmp_pa
     said = run(folder, raw, chosen, *stages, ("baseline", "random"), ("report",))
     assert "prepare: bands 1, 2, 3, 4, 5, stored as uint16" in said
     page = (folder / "report/index.html").read_text()
+    assert "make results too good (1; dataset.deduplicate" in page
     assert page.count("Pictures show bands 5, 3, 1 as red, green and blue") >= 2
     assert "Values of each band" in page
     assert "; bands: all" in page and "torchvision:resnet50" not in page  # which reads no bands
