@@ -5,7 +5,6 @@ Boxes and colours are those that data workers would draw.
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,6 @@ MOST_WORKERS = 4  # each draws about 25,000 images per second, in two views
 REMEDY = "choose optim.cropping=workers"
 
 
-@dataclass(frozen=True)
-class UncutBatch(HostBatch):
-    """A batch without `images`. boxes: (V, N, 4) int64: left, top, right, bottom in the image."""
-
-    boxes: Tensor
-
-
 class DeviceTrainSet(TrainSet):
     """The batches of a `TrainSet`, to be cropped from `images`: all of the split, see `resident`."""
 
@@ -42,28 +34,23 @@ class DeviceTrainSet(TrainSet):
 
     @property
     def arrays(self) -> list[ring.Array]:
-        """The arrays of a batch: the box of each view, and the parameters of its colour operations."""
-        views = len(self.views)
-        return [ring.Array((views, 4), np.int64), ring.Array((views, DRAWS), np.float32)]
+        """The arrays of a batch: as a `TrainSet`'s, with the box of each view instead of its image."""
+        boxes = [ring.Array((4,), np.int64) for _ in self.views]
+        return [*boxes, ring.Array((len(self.views), DRAWS), np.float32)]
 
     def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
         """Write some rows of a step's batch; runs in the data workers."""
-        boxes, colour_params = arrays
+        *boxes, colour_params = arrays
         epoch, positions = self.samples(step)
         for row, position in enumerate(positions[rows].tolist()):
             for number, view in enumerate(self.views):
                 rng = RandomNumbers(self.plan.seed, epoch, position, number)
-                boxes[row, number] = random_crop_box(self.images.shape[2:], view.area, rng)
+                boxes[number][row] = random_crop_box(self.images.shape[2:], view.area, rng)
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
         """As `TrainSet.batches`."""
         return super().batches(start, stop, min(workers, MOST_WORKERS))
-
-    def batch(self, step: int, arrays: list[np.ndarray], colour_params: np.ndarray) -> UncutBatch:
-        """The batch of a step, from the arrays that `fill` wrote."""
-        rest = super().batch(step, [], colour_params)
-        return UncutBatch(**vars(rest), boxes=torch.from_numpy(arrays[0]).transpose(0, 1))
 
     def inputs(self, here: Machine) -> "CropOnDevice":
         """A function that crops a batch on the device, augments and normalises it."""
@@ -79,13 +66,10 @@ class CropOnDevice(ToDevice):
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
         """The crops, M equal views in one tensor (M N, 3, S, S) uint8."""
-        assert isinstance(batch, UncutBatch)
-        parts = batch.boxes.split([count for _, count in self.kinds])
-        for (view, count), part in zip(self.kinds, parts, strict=True):
-            rows, boxes = (
-                to_device(x, self.device) for x in (batch.positions.repeat(count), part.flatten(0, 1))
-            )
-            yield resample.crop(self.images.index_select(0, rows), boxes, view.size, view.interpolation)
+        rows = to_device(batch.positions, self.device)
+        for (view, count), boxes in zip(self.kinds, super().crops(batch), strict=True):
+            images = self.images.index_select(0, rows.repeat(count))
+            yield resample.crop(images, boxes, view.size, view.interpolation)
 
 
 def resident(reader: Reader, here: Machine) -> Tensor:

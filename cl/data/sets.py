@@ -153,7 +153,7 @@ class EvalSet:
 
 
 def _channels_first(images: np.ndarray) -> Tensor:
-    return torch.from_numpy(images).permute(0, 3, 1, 2)
+    return torch.from_numpy(images).movedim(-1, 1)
 
 
 def _connected(groups: np.ndarray | None, positive: np.ndarray | None) -> np.ndarray | None:

@@ -20,7 +20,8 @@ from cl.runtime.machine import Machine, to_device
 class HostBatch:
     """V views of N images, before augmentation.
 
-    images: V tensors (N, 3, S, S) uint8, or (N, C, S, S) float32 of bands.
+    images: V tensors (N, 3, S, S) uint8, or (N, C, S, S) float32 of bands; if the device crops, (N, 4) int64:
+        left, top, right, bottom in the image.
     colour_params: (V, N, draws); each row is a `cl.data.views.ColourParams`, or a `BandParams` of
         `cl.data.augment_bands`.
     labels, positions, groups, positive, within: int64, as in `cl.objective.batch.Batch`.
