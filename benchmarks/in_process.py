@@ -17,7 +17,7 @@ from cl.runtime import machine
 from cl.runtime.metric_info import BACKBONE, Measurement, flat, measurements
 from cl.runtime.registry import module_of
 from cl.shards import writing
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.training.checkpoints import Checkpoints
 from cl.training.loop import train
 from cl.training.start import Start

@@ -18,7 +18,7 @@ from cl.data.order import CHUNK, epoch_order
 from cl.data.reader import Reader
 from cl.images.image import Image, Splits
 from cl.shards import writing
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Storage
 
 BATCH, AHEAD = 256, 8  # images, batches

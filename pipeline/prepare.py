@@ -14,7 +14,7 @@ from cl.runtime.files import exclusive_with_children
 from cl.runtime.registry import module_of
 from cl.shards import scenes, writing
 from cl.shards.manifest import Manifest
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Source, check_labels
 from pipeline.support import command, locations, outputs, provenance
 

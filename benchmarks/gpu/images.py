@@ -12,7 +12,7 @@ from cl.data.reader import Reader
 from cl.images.image import Image, Splits, raw_images
 from cl.runtime.cores import cores
 from cl.shards import writing
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Storage
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from cl.data.ring import Array
 from cl.data.views import centre
 from cl.images import decoding
-from cl.images.bands import Bands, has_data, read_as, standardise
-from cl.images.composite import composite, described, places
+from cl.images.bands import Bands, composite, described, has_data, places, read_as, standardise
 from cl.images.contents import content_of
 from cl.runtime.base_config import BaseConfig, check_crop
 from cl.runtime.machine import to_device

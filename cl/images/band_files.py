@@ -21,7 +21,7 @@ def load(content: bytes | memoryview) -> Pixels:
     """Decode a file with all its bands; a ZIP file, such as .npz, has one file per band, or OME-Zarr.
 
     Raises:
-        Exception: as `cl.images.bands.read`.
+        Exception: as `cl.images.bands.read_as`.
     """
     content = bytes(content)
     try:

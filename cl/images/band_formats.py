@@ -37,11 +37,6 @@ class Pixels(NamedTuple):
     turned: bool = False
     several_frames: bool = False
 
-    def only(self, positions: Sequence[int]) -> "Pixels":
-        """The bands at these positions."""
-        chosen = np.ascontiguousarray(self.pixels[..., list(positions)])
-        return self._replace(pixels=chosen, names=tuple(self.names[number] for number in positions))
-
 
 def check_size(content_bytes: int, shape: Sequence[int], dtype: np.dtype) -> None:
     """Raises ValueError if (H, W, C) is empty, too large, or implausible for a file of this size."""

@@ -1,5 +1,6 @@
 """Images of any number of bands, in the depth of their files; `cl.images.band_files` reads the formats."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -41,20 +42,12 @@ class Bands(BaseConfig):
         return self
 
 
-def read(content: bytes | memoryview, channels: Channels = "all") -> np.ndarray:
-    """Decode a file to (H, W, C) uint8, uint16 or float32, with the chosen bands in their order.
-
-    Raises:
-        Exception: of any type, if the file is damaged, too large, not an image or lacks a band.
-    """
-    return choose(load(content), channels).pixels
-
-
 def read_as(content: bytes | memoryview, bands: Bands) -> Pixels:
     """Decode a file to the bands and the type of a data set, without loss.
 
     Raises:
-        Exception: as `read`; or the file has other bands, deeper pixels, or another value without data.
+        Exception: of any type, if the file is damaged, too large or not an image; or has other bands, deeper
+            pixels, or another value without data.
     """
     image = choose(load(content), bands.channels)
     found, dtype = image.pixels.shape[2], str(image.pixels.dtype)
@@ -85,7 +78,9 @@ def choose(image: Pixels, channels: Channels) -> Pixels:
         if count > MOST:
             raise ValueError(f"{count} bands, expected at most {MOST}; list some in dataset.channels")
         return image
-    return image.only([_number(channel, image, count) for channel in channels])
+    chosen = [_number(channel, image, count) for channel in channels]
+    names = tuple(image.names[number] for number in chosen)
+    return image._replace(pixels=np.ascontiguousarray(image.pixels[..., chosen]), names=names)
 
 
 def _number(channel: int | str, image: Pixels, count: int) -> int:
@@ -115,3 +110,44 @@ def has_data(pixels: np.ndarray, missing: float | None) -> np.ndarray:
     """Whether each value is finite and not `missing`; a bool for each."""
     known = np.isfinite(pixels)
     return known if missing is None else known & (pixels != missing)
+
+
+def places(bands: Bands, show: Sequence[int | str] | None) -> list[int]:
+    """The positions of the one or three bands to show; None: the first three, or the first alone.
+
+    Args:
+        show: names, or numbers from 1 among the bands of the data set, if no band is called so.
+
+    Raises:
+        ValueError: a band does not exist.
+    """
+    if show is None:
+        return [0, 1, 2] if len(bands.names) >= 3 else [0]
+    found = []
+    for band in show:
+        if str(band) in bands.names:
+            found.append(bands.names.index(str(band)))
+        elif isinstance(band, int) and 1 <= band <= len(bands.names):
+            found.append(band - 1)
+        else:
+            raise ValueError(
+                f"dataset.show names the band {band}, but the images have {', '.join(bands.names)}"
+            )
+    return found
+
+
+def composite(pixels: np.ndarray, bands: Bands, show: Sequence[int | str] | None) -> np.ndarray:
+    """(H, W, C) of stored values to (H, W, 3) uint8: each band between its levels, black without data."""
+    chosen = places(bands, show)
+    low, high = np.array([bands.levels[place] for place in chosen]).T
+    values = np.where(has_data(pixels, bands.missing)[..., chosen], pixels[..., chosen], low)
+    scaled = np.clip((values - low) / np.where(high > low, high - low, 1), 0, 1)
+    return np.repeat((255 * scaled).round().astype(np.uint8), 3 // len(chosen), axis=2)
+
+
+def described(bands: Bands, show: Sequence[int | str] | None) -> str:
+    """What pictures show, in words."""
+    names = [bands.names[place] for place in places(bands, show)]
+    if len(names) == 1:
+        return f"band {names[0]} in gray"
+    return f"bands {', '.join(names)} as red, green and blue"

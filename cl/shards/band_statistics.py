@@ -14,8 +14,7 @@ from cl.images.holdout import number_of
 from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE, reason
 from cl.shards.levels import IMAGES, generator_of, isolated
-from cl.shards.survey import survey
-from cl.shards.team import Team
+from cl.shards.survey import Team, survey
 
 VALUES = 2**15  # sampled per image, over all bands
 LEVELS = 1, 99  # percentiles
@@ -63,13 +62,9 @@ def _sampled(image: Image, channels: Channels) -> Sample | str:
     """Values of an image; or why it cannot be read, which packing will report."""
     try:
         decoded = choose(load(image.read()), channels)
-    except MemoryError:
-        raise
-    except OSError as error:
-        if error.errno is not None and error.errno not in UNREACHABLE:
-            raise
-        return reason(error)
     except Exception as error:  # decoders may raise anything on damaged bytes
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) not in {None, *UNREACHABLE}:
+            raise
         return reason(error)
     pixels = decoded.pixels.reshape(-1, len(decoded.names))
     if (most := max(1, VALUES // pixels.shape[1])) < len(pixels):

@@ -11,8 +11,7 @@ from cl.images.image import UNLABELLED, Image, Splits
 from cl.images.listing import Subset
 from cl.runtime.files import UNREACHABLE
 from cl.runtime.tables import write_csv
-from cl.shards.survey import survey
-from cl.shards.team import Team
+from cl.shards.survey import Team, survey
 
 UNREAD = bytes(16)  # the digest of an unreadable image, which never counts as a copy
 

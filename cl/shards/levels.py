@@ -12,8 +12,7 @@ from cl.images.decoding import MAX_PIXELS, MAX_TILED_PIXELS, deep_mode, no_data
 from cl.images.holdout import number_of
 from cl.images.image import Image, RawImage
 from cl.images.samples import load
-from cl.shards.survey import read_fact, survey
-from cl.shards.team import Team
+from cl.shards.survey import Team, read_fact, survey
 from cl.sources import Storage
 
 SUFFIXES = {".png", ".tif", ".tiff", ".pgm", ".ppm"}  # of formats that may be deep

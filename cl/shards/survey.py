@@ -2,17 +2,26 @@
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from typing import TypeVar
 
 from PIL import Image as Picture
 
+from cl.console.progress import Count, silent
 from cl.images.decoding import opened
 from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE
-from cl.shards.team import Team
 
 Fact = TypeVar("Fact")
+
+
+@dataclass(frozen=True)
+class Team:
+    """`workers` processes or threads, which do not affect results; `count` shows the progress of a pass."""
+
+    workers: int = 1
+    count: Count = silent
 
 
 def survey(listed: Sequence[Image], fact: Callable[[Image], Fact], unit: str, team: Team) -> list[Fact]:

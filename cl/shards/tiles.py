@@ -10,8 +10,7 @@ import numpy as np
 from cl.images import decoding, samples
 from cl.images.image import Image
 from cl.shards import encoding
-from cl.shards.survey import read_fact, survey
-from cl.shards.team import Team
+from cl.shards.survey import Team, read_fact, survey
 from cl.sources import Storage
 
 

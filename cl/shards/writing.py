@@ -17,7 +17,7 @@ from cl.shards.levels import measure
 from cl.shards.manifest import INDEX, Manifest, Split, sha256_of
 from cl.shards.packing import COUNTED, Packed
 from cl.shards.running import run
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.shards.work import Work, load_note
 from cl.sources import Storage
 

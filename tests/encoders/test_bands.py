@@ -15,7 +15,7 @@ from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.data.transform import Transform
 from cl.features.extraction import extract
-from cl.images.composite import composite
+from cl.images.bands import composite
 from cl.runtime.tensor_files import save_tensors
 from pipeline import evaluate
 from tests.support import backbones

@@ -84,7 +84,7 @@ def test_dicom_files_equal_pydicoms_reading(name) -> None:
             expected = (shown - black) / (white - black)
         padding = header.pixel_array == header.get("PixelPaddingValue")
         expected = np.where(padding, np.nan, expected).astype(np.float32)
-    found = bands.read((DICOM / f"{name}.dcm").read_bytes())
+    found = load((DICOM / f"{name}.dcm").read_bytes()).pixels
     assert found.shape == (header.Rows, header.Columns, header.SamplesPerPixel)
     assert np.array_equal(found.reshape(expected.shape), expected, equal_nan=found.dtype == np.float32)
 
@@ -173,7 +173,7 @@ def test_compressed_tiff_is_read_without_loss(compression, tmp_path) -> None:
 
 def test_pages_of_a_stack_are_bands() -> None:
     stack = Path(skimage.__file__).parent / "data/multipage.tif"
-    found = bands.read(stack.read_bytes())
+    found = load(stack.read_bytes()).pixels
     assert np.array_equal(found, np.moveaxis(tifffile.imread(stack), 0, -1))
 
 

@@ -49,13 +49,13 @@ def test_shards_hold_the_bits_of_every_format(kind, dtype, tmp_path) -> None:
 @pytest.mark.parametrize("colours", [0, 4, 2, 6])  # gray, gray with opacity, RGB, RGBA
 def test_opacity_is_a_band_of_png(colours, dtype) -> None:
     pixels = DEPTHS[dtype][..., : {0: 1, 4: 2, 2: 3, 6: 4}[colours]]
-    found = bands.read(png(pixels, colours))
+    found = load(png(pixels, colours)).pixels
     assert (found.dtype, found.tolist()) == (dtype, pixels.tolist())
 
 
 def test_pgm_has_its_depth() -> None:
     pixels = DEPTHS["uint16"][..., :1]
-    found = bands.read(b"P5\n%d %d\n65535\n" % (WIDTH, HEIGHT) + pixels.astype(">u2").tobytes())
+    found = load(b"P5\n%d %d\n65535\n" % (WIDTH, HEIGHT) + pixels.astype(">u2").tobytes()).pixels
     assert (found.dtype, found.tolist()) == (np.uint16, pixels.tolist())
 
 
@@ -109,22 +109,22 @@ INEXACT = {
 
 @pytest.mark.parametrize("name", EXACT)
 def test_other_types_become_one_that_holds_all_values(name) -> None:
-    found = bands.read(saved(EXACT[name]))[..., 0]
+    found = load(saved(EXACT[name])).pixels[..., 0]
     assert found.dtype == (np.uint8 if name == "bool" else np.float32)
     assert np.array_equal(found.astype(EXACT[name].dtype), EXACT[name], equal_nan=found.dtype == np.float32)
 
 
 def test_at_most_64_bands_are_read_unless_some_are_chosen() -> None:
     content = saved(np.zeros((99, 99, 65), np.uint8))
-    assert bands.read(content, [65, 1]).shape == (99, 99, 2)
+    assert bands.choose(load(content), [65, 1]).pixels.shape == (99, 99, 2)
     with pytest.raises(ValueError, match="65 bands, expected at most 64"):
-        bands.read(content)
+        bands.choose(load(content), "all")
 
 
 @pytest.mark.parametrize("name", INEXACT)
 def test_values_that_would_be_rounded_are_refused(name) -> None:
     with pytest.raises(ValueError, match=f"{INEXACT[name].dtype}.*write"):
-        bands.read(saved(INEXACT[name]))
+        load(saved(INEXACT[name]))
 
 
 WRONG = {

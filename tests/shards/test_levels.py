@@ -14,7 +14,7 @@ from benchmarks.memory import growth
 from cl.images import decoding
 from cl.images.image import UNLABELLED, Image
 from cl.shards import levels
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Storage
 from tests.support.pictures import file_of, photograph
 from tests.support.tiny import STORAGE, pixels_by_key, stored

@@ -12,7 +12,7 @@ import pytest
 
 from cl.images.image import Splits
 from cl.shards import writing
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Storage
 from cl.sources._shared.class_folders import class_folders
 from pipeline.support import outputs

@@ -23,7 +23,7 @@ from cl.images.image import UNLABELLED, Image, Splits
 from cl.runtime import stores
 from cl.runtime.registry import module_of
 from cl.shards import writing
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Source, check_labels, table, unlabelled
 from tests.support.pictures import picture_file
 from tests.support.project import compose

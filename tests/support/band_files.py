@@ -15,7 +15,7 @@ from cl.images.image import Splits
 from cl.images.listing import Keys, Listing
 from cl.shards import writing
 from cl.shards.manifest import Manifest
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Storage
 from tests.support.tiny import STORAGE
 

@@ -21,7 +21,7 @@ from cl.images.listing import Keys, Listing
 from cl.runtime import machine
 from cl.shards import writing
 from cl.shards.manifest import Manifest
-from cl.shards.team import Team
+from cl.shards.survey import Team
 from cl.sources import Scenes, Storage
 from cl.training.checkpoints import Checkpoints
 from pipeline.support.locations import transform
