@@ -135,17 +135,16 @@ def splits(config: Config, raw: Path) -> Splits:
     rows, left_out = _rows(content.rows, table, config.suffixes)
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table, config.suffixes)
-    remarks += check_values(config.value_columns, [row.others for row in rows])
-    if config.positive:
-        positive = [next(iter(row.others), None) for row in rows]
-        remarks += check_connected(config.positive, [row.group for row in rows], positive)
-    group_splits = _splits_of_groups(rows, table)
+    for number, (role, column) in enumerate(config.value_columns.items()):
+        values = [row.others[number] if row.others else None for row in rows]  # none if not in the table
+        remarks += check_values(role, column, values)
+        if role == "positive":
+            remarks += check_connected(column, [row.group for row in rows], values)
+        remarks += alike(sorted({value for value in values if value}), f"values of {role}")
+    rows = _with_splits_of_groups(rows, table)
     classes = sorted({row.label for row in rows if row.label is not None})
     remarks += similar(classes)
     remarks += alike(sorted({row.group for row in rows if row.group}), "groups")
-    for number, role in enumerate(config.value_columns):
-        values = {value for row in rows for value in row.others[number : number + 1] if value}
-        remarks += alike(sorted(values), f"values of {role}")
     labels: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
     keys = Keys()
     bands = config.band_columns(raw)
@@ -155,16 +154,17 @@ def splits(config: Config, raw: Path) -> Splits:
     if not any(row.split for row in rows):
         rare = 0 < 2 * len(labelled) < len(rows)
         share = share_of_few(labelled, share, LEAST_LABELLED) if rare else share_of_few(few, share)
-    kept = _kept_for_training(rows, group_splits)
+    kept = _kept_for_training(rows)
     for row in rows:
-        group = row.group or ""
         keys.add(row.path)
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
-        split = row.split or group_splits.get(group) or ("val" if is_val else "train")
+        split = row.split or ("val" if is_val else "train")
         roles = {role: cell or "" for role, cell in zip(config.value_columns, row.others, strict=False)}
         files = _band_files(row, bands, table)
         status = " ".join(status_of(root / file) for file in files) or None
-        listed[split].add(row.path, status, labels.get(row.label, UNLABELLED), files, group=group, **roles)
+        listed[split].add(
+            row.path, status, labels.get(row.label, UNLABELLED), files, group=row.group or "", **roles
+        )
     if not all(listed.values()):
         reasons = "".join(f"; left out {counted(n, 'rows')} {reason}" for reason, n in left_out.items())
         raise ValueError(
@@ -238,20 +238,19 @@ def _with_unlisted(
     return every, +others
 
 
-def _kept_for_training(rows: list[ImageRow], group_splits: dict[str, str]) -> set[str]:
+def _kept_for_training(rows: list[ImageRow]) -> set[str]:
     """A group, or an image without one, of each class: one in training by the table, or the last held out."""
-    units = []
-    for row in rows:
-        if row.label is not None:
-            given = row.split or group_splits.get(row.group or "")
-            rank = number_of(row.unit) if given is None else 2**64 if given == "train" else -1
-            units.append((row.label, rank, row.unit))
-    return last_of_classes(units)
+    given = {"train": 2**64, "val": -1}
+    return last_of_classes(
+        (row.label, given[row.split] if row.split else number_of(row.unit), row.unit)
+        for row in rows
+        if row.label is not None
+    )
 
 
-def _splits_of_groups(rows: list[ImageRow], table: Path) -> dict[str, str]:
-    """The split of each group that names one in at least one row."""
-    named: dict[str, ImageRow] = {}
+def _with_splits_of_groups(rows: list[ImageRow], table: Path) -> list[ImageRow]:
+    """The rows, those of a group with the split that at least one of them names."""
+    named: dict[str | None, ImageRow] = {}
     for row in rows:
         if row.group and row.split:
             other = named.setdefault(row.group, row)
@@ -260,4 +259,4 @@ def _splits_of_groups(rows: list[ImageRow], table: Path) -> dict[str, str]:
                     f"{table}: group {row.group} is in {other.split} in row {other.number}, but in "
                     f"{row.split} in row {row.number}; a group belongs to one split"
                 )
-    return {group: str(row.split) for group, row in named.items()}
+    return [row._replace(split=named.get(row.group, row).split) for row in rows]

@@ -15,11 +15,11 @@ class CifarSource(Source):
     first: int | None = Field(gt=0, le=50_000, description="images")
 
 
-def cifar_splits(name: str, raw: Path, first: int | None) -> Splits:
-    """List the images of CIFAR10 or CIFAR100; only files with the official md5 are unpickled."""
+def splits(config: CifarSource, raw: Path) -> Splits:
+    """List the 50,000 training and 10,000 test images of 32x32; only official files are unpickled."""
     from torchvision import datasets  # late: torchvision takes seconds to import
 
-    archive = getattr(datasets, name)
+    archive, first = getattr(datasets, config.kind.upper()), config.first
     folder = ensure_unpacked(archive, raw)
     train, test = (archive(raw, train=train) for train in (True, False))
     return Splits(

@@ -1,7 +1,7 @@
 """What the values of `dataset.positive` and `dataset.within` let training do."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -11,21 +11,14 @@ ALONE = {"positive": "have only their own views as positives", "within": "have n
 USELESS = {"positive": "so none is a negative of another", "within": "so all remain negatives"}
 
 
-def check_values(columns: Mapping[str, str], cells: Sequence[Sequence[str | None]]) -> list[str]:
+def check_values(role: str, column: str, values: Sequence[str | None]) -> list[str]:
     """A sentence about the images that have no other image of their value, if there are any.
 
     Args:
-        columns: the names of the columns `positive` and `within`, those that are used.
-        cells: of each image, in the order of the columns; empty for an image that the table does not list.
+        role: `positive` or `within`.
+        values: of each image, in the column of this role.
     """
-    return [
-        remark
-        for number, (role, column) in enumerate(columns.items())
-        for remark in _check(role, column, Counter(row[number] if row else None for row in cells))
-    ]
-
-
-def _check(role: str, column: str, counts: Counter[str | None]) -> list[str]:
+    counts = Counter(values)
     images, missing, option = counts.total(), counts.pop(None, 0), f"dataset.{role}={column}"
     if len(counts) == 1 and not missing:
         raise ValueError(
