@@ -92,11 +92,7 @@ def fused_jitter(x: Tensor, params: ColourParams[Tensor]) -> Tensor:
 
 
 def require_fused(device: torch.device) -> None:
-    """Compile and run the fused kernels once.
-
-    Raises:
-        ValueError: they do not run on this machine.
-    """
+    """Compile and run the fused kernels once; raises ValueError if they do not run on this machine."""
     params = ColourParams(*torch.zeros((DRAWS, 2), device=device))
     try:
         fused_jitter(torch.zeros((2, 3, 4, 4), device=device), params)

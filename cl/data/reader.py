@@ -153,11 +153,7 @@ class Reader:
 
 
 def manifest(folder: Path) -> bytes:
-    """The bytes of a folder's manifest.
-
-    Raises:
-        ValueError: the manifest is missing.
-    """
+    """The bytes of a folder's manifest; raises ValueError if there is none."""
     if not (folder / "manifest.json").is_file():
         raise ValueError(f"no shards in {folder}: run `dvc repro prepare` first")
     return (folder / "manifest.json").read_bytes()

@@ -94,9 +94,8 @@ class TrainSet:
     def never_negatives(self) -> np.ndarray | None:
         """(n,) int64: `Batch.groups` of all images, which a group or a value of `positive` connects."""
         groups, values = self.reader.groups, self.reader.values
-        if (
-            groups is None and "within" in values
-        ):  # else older keys of an image without a value were negatives
+        # Otherwise, older keys of an image without a value would be its negatives.
+        if groups is None and "within" in values:
             groups = np.full(len(self.reader), -1)
         return _connected(groups, values.get("positive"))
 

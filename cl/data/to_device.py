@@ -57,9 +57,8 @@ class ToDevice:
             ready = self._batch(batch)
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
-        others = ready.groups, ready.positive, ready.within
-        for tensor in (*ready.views, ready.labels, ready.positions, *others):
-            if tensor is not None:
+        for tensor in (*ready.views, *vars(ready).values()):
+            if isinstance(tensor, Tensor):
                 tensor.record_stream(current)
         return ready
 

@@ -73,7 +73,10 @@ class Transform(BaseConfig):
     def decoded(self, image: ImageLike) -> np.ndarray:
         """The image at its full size, (H, W, 3) uint8 or (H, W, C) as the bands; raises as `pixels`."""
         if isinstance(image, np.ndarray):
-            return self._checked(image)
+            bands, found = self.bands, f"{image.dtype} of shape {image.shape}"  # other types mean other units
+            if bands and (image.shape[2:], str(image.dtype)) != ((self.channels,), bands.dtype):
+                raise ValueError(f"found {found}, expected {self._expected}")
+            return image
         if isinstance(image, Picture.Image):
             if self.bands:
                 raise ValueError(f"found a picture, expected {self._expected}: give its file, or an array")
@@ -126,15 +129,6 @@ class Transform(BaseConfig):
     def _expected(self) -> str:
         assert self.bands
         return f"the {self.bands.dtype} bands {', '.join(self.bands.names)}"
-
-    def _checked(self, pixels: np.ndarray) -> np.ndarray:
-        """Raises ValueError unless pixels have the bands' number and type: other types mean other units."""
-        bands = self.bands
-        if bands and (
-            pixels.ndim != 3 or (pixels.shape[2], str(pixels.dtype)) != (self.channels, bands.dtype)
-        ):
-            raise ValueError(f"found {pixels.dtype} of shape {pixels.shape}, expected {self._expected}")
-        return pixels
 
     def normalise(self, batch: Tensor) -> Tensor:
         """(N, 3, S, S) uint8 to float32 on the same device; bands are standardised already."""

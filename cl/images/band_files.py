@@ -20,8 +20,7 @@ EXACT = 2**24  # float32 holds all integers up to this
 def load(content: bytes | memoryview) -> Pixels:
     """Decode a file with all its bands; a ZIP file, such as .npz, has one file per band, or OME-Zarr.
 
-    Raises:
-        Exception: as `cl.images.bands.read_as`.
+    Raises an exception of any type if it is damaged, too large or not an image.
     """
     content = bytes(content)
     try:
@@ -129,8 +128,9 @@ def _picture(content: bytes) -> Pixels:
 
 def _archive(content: bytes) -> Pixels:
     try:
-        files = _members(content)
-        if band_formats.is_zarr(files):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            files = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}
+        if {".zgroup", "zarr.json"} & files.keys():
             return _in_depth(band_formats.ome_zarr(files))
     except zipfile.BadZipFile:  # its message has the damaged bytes
         raise ValueError("a damaged archive") from None
@@ -150,9 +150,3 @@ def _archive(content: bytes) -> Pixels:
         turned=any(image.turned for image in images),
         several_frames=any(image.several_frames for image in images),
     )
-
-
-def _members(content: bytes) -> dict[str, bytes]:
-    """The files of an archive by name, without NumPy's suffix."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}

@@ -129,17 +129,8 @@ def _gdal_missing(page: Any) -> float | None:
     return None
 
 
-def is_zarr(files: Mapping[str, bytes]) -> bool:
-    """Whether files, by their paths, are a Zarr group."""
-    return ".zgroup" in files or "zarr.json" in files
-
-
 def ome_zarr(files: Mapping[str, bytes]) -> Pixels:
-    """The image of an OME-Zarr group at its full resolution, with the names of its channels.
-
-    Args:
-        files: by their paths from the group's folder.
-    """
+    """The image of a group, of files by their paths in it, at full resolution, with its channels' names."""
     import zarr  # optional
     from zarr.buffer import cpu
     from zarr.storage import MemoryStore

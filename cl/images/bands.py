@@ -46,8 +46,7 @@ def read_as(content: bytes | memoryview, bands: Bands) -> Pixels:
     """Decode a file to the bands and the type of a data set, without loss.
 
     Raises:
-        Exception: of any type, if the file is damaged, too large or not an image; or has other bands, deeper
-            pixels, or another value without data.
+        Exception: as `load`; or the file has other bands, deeper pixels, or another value without data.
     """
     image = choose(load(content), bands.channels)
     found, dtype = image.pixels.shape[2], str(image.pixels.dtype)
@@ -68,11 +67,7 @@ def read_as(content: bytes | memoryview, bands: Bands) -> Pixels:
 
 
 def choose(image: Pixels, channels: Channels) -> Pixels:
-    """Keep the bands of `channels`.
-
-    Raises:
-        ValueError: one is not there, or there are more than MOST.
-    """
+    """Keep the bands of `channels`; raises ValueError if one is not there, or there are more than MOST."""
     count = image.pixels.shape[2]
     if channels == "all":
         if count > MOST:

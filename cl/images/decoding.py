@@ -86,11 +86,7 @@ def from_picture(
 
 @contextmanager
 def opened(file: BinaryIO, max_pixels: int = MAX_PIXELS) -> Iterator[Picture.Image]:
-    """Open a picture of a supported format; its pixels are decoded on access.
-
-    Raises:
-        Exception: as `decode`.
-    """
+    """Open a picture of a supported format; its pixels are decoded on access. Raises as `decode`."""
     head = file.read(12)
     if not head:
         raise ValueError("the file is empty")

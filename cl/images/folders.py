@@ -24,16 +24,8 @@ SUFFIXES = {
 }
 RUN = 100_000  # lines sorted in memory at a time
 SIZED = 10_000  # files whose sizes enter `summary`
-PLAIN = (
-    ".bmp",
-    ".dcm",
-    ".npy",
-    ".npz",
-    ".pgm",
-    ".ppm",
-    ".tif",
-    ".tiff",
-)  # that may change and keep their size
+# Files that may change and keep their size.
+PLAIN = (".bmp", ".dcm", ".npy", ".npz", ".pgm", ".ppm", ".tif", ".tiff")
 # Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Folders of thumbnails, deleted files, snapshots and metadata on Synology, QNAP, Windows, macOS and Linux.
@@ -172,11 +164,7 @@ def wrong_suffix(path: PurePath, suffixes: set[str] = SUFFIXES) -> str:
 
 
 def check_name(path: str) -> None:
-    """Check that a manifest can contain a name.
-
-    Raises:
-        ValueError: the name contains a line break, or is not valid UTF-8.
-    """
+    """Raises ValueError if a manifest cannot contain a name: one with a line break, or not valid UTF-8."""
     if "\n" in path:
         raise ValueError(f"the name {path!r} contains a line break; rename it")
     try:
@@ -237,10 +225,6 @@ def is_class(path: Path) -> bool:
 
 
 def check_printable(name: str, place: str) -> None:
-    """Check that pictures and pages can show a name.
-
-    Raises:
-        ValueError: it contains a control character other than a tab, a surrogate, U+FFFE or U+FFFF.
-    """
+    """Raises ValueError if pages cannot show a name: one with a character of UNPRINTABLE."""
     if match := UNPRINTABLE.search(name):
         raise ValueError(f"{place}: the name {name!a} contains the control character {match[0]!a}; rename it")

@@ -78,10 +78,7 @@ class Images(Sequence[Image], ABC):
 class Listing(Images):
     """Image files below a folder or URL, listed in a temporary file: each takes 8 bytes of memory.
 
-    Add all of them before reading the first.
-
-    Args:
-        bands: the names of bands, if each band has its own file.
+    Add all of them before reading the first. bands: their names, if each has its own file.
     """
 
     def __init__(self, root: Path, keys: Keys, bands: Sequence[str] = ()) -> None:

@@ -67,8 +67,7 @@ def is_deep_colour(picture: Picture.Image) -> bool:
 def load(picture: Picture.Image) -> np.ndarray | None:
     """Decode a picture; (H, W, 3 or 4) uint16 if its colours have 16 bits, which Pillow halves, else None.
 
-    Raises:
-        Exception: as `cl.images.decoding.decode`.
+    Raises as `cl.images.decoding.decode`.
     """
     tags = getattr(picture, "tag_v2", {})
     check_tiff(tags)

@@ -101,8 +101,7 @@ def with_backslashes(path: str, place: object) -> ValueError:
 def on_disk(folder: Path, name: str) -> str:
     """The name as that of the file: with its suffix, and its accents, which a Mac decomposes.
 
-    Raises:
-        ValueError: it has no suffix, and several files have its name.
+    Raises ValueError if it has no suffix, and several files have its name.
     """
     suffixes = ["", *sorted(SUFFIXES)] if wrong_suffix(PurePath(name)) else [""]
     if is_url(folder) or (name.isascii() and len(suffixes) == 1):
@@ -281,11 +280,7 @@ def _cell(cell: str | None) -> str | None:
 
 
 def _read_as_text(table: Path, is_used: Callable[[str], bool]) -> Any:
-    """A pyarrow.Table from CSV or Parquet; used columns become text, so that 007 remains 007.
-
-    Raises:
-        ValueError: the table is missing or damaged.
-    """
+    """A pyarrow.Table from CSV or Parquet; used columns become text, so that 007 remains 007."""
     import pyarrow
     from pyarrow import csv, parquet
 

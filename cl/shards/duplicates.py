@@ -67,11 +67,7 @@ def digest_of(read: Callable[[], bytes]) -> bytes:
 
 
 def without(splits: Splits, pairs: np.ndarray) -> Splits:
-    """Leave out the copies of `superfluous`.
-
-    Raises:
-        ValueError: a split or a class would be lost.
-    """
+    """Leave out the copies of `superfluous`; raises ValueError if a split or a class would be lost."""
     kept = np.delete(np.arange(len(splits.train) + len(splits.val)), pairs[:, 0])
     first_val = len(splits.train)
     train = Subset(splits.train, kept[kept < first_val])

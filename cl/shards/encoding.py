@@ -40,11 +40,7 @@ class Encoded(NamedTuple):
 
 
 def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> Encoded:
-    """Check an image file; shrink or re-encode it as the settings say.
-
-    Raises:
-        Exception: as `decode`.
-    """
+    """Check an image file; shrink or re-encode it as the settings say. Raises as `decoding.decode`."""
     with opened(io.BytesIO(content)) as picture:
         deep = deep_mode(picture) is not None
         extension, short_side = EXTENSIONS[str(picture.format)], min(picture.size)
@@ -66,11 +62,7 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
 
 
 def encode_bands(content: bytes, bands: Bands) -> Encoded:
-    """Check an image file; store the bands of a data set without loss.
-
-    Raises:
-        Exception: as `cl.images.bands.read_as`.
-    """
+    """Check an image file; store the bands of a data set without loss. Raises as `read_as`."""
     image = read_as(content, bands)
     encoded = encode_pixels(image.pixels, "raw", quality=0)
     pixel_bytes = image.pixels.itemsize * image.pixels.shape[2]

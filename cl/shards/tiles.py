@@ -80,11 +80,7 @@ def _starts(length: int, side: int) -> list[int]:
 def encode(
     content: bytes, cut_tiles: list[Image], storage: Storage, levels: decoding.Levels
 ) -> Iterator[encoding.Encoded]:
-    """Decode an image once and encode its tiles, losslessly if `storage.encode` is copy.
-
-    Raises:
-        Exception: as `cl.images.decoding.decode`.
-    """
+    """Decode an image once and encode its tiles, losslessly if `encode` is copy. Raises as `decode`."""
     kind = "png" if storage.encode == "copy" else storage.encode
     with decoding.opened(io.BytesIO(content), decoding.MAX_TILED_PIXELS) as picture:
         deep = decoding.deep_mode(picture) is not None

@@ -196,11 +196,7 @@ def _count(numbers: np.ndarray) -> int:
 def _check_classes(
     split: str, classes: list[str], listed: Sequence[Image], labels: np.ndarray, skipped: dict[str, str]
 ) -> None:
-    """Every class needs a training image. Validation may lack classes, but not because of damaged files.
-
-    Raises:
-        ValueError: a class has no readable image, or the split has none.
-    """
+    """Every class needs a training image. Validation may lack classes, but not because of damaged files."""
     expected = {image.label for image in listed} - {UNLABELLED} if split == "val" else range(len(classes))
     empty = sorted(set(expected) - set(np.unique(labels).tolist()))
     if empty or (len(listed) and not len(labels)):

@@ -159,11 +159,7 @@ class Source(Storage):
         return {}
 
     def check_present(self, raw: Path) -> None:
-        """Check that the raw data exists where `splits` expects it, without reading it.
-
-        Raises:
-            ValueError: the data is missing and cannot be downloaded.
-        """
+        """Raises ValueError if raw data is missing that cannot be downloaded; reads only a table."""
 
     @field_validator("show")
     @classmethod

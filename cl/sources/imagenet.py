@@ -22,7 +22,7 @@ class Config(ImageNetSource):
 
 def splits(config: Config, raw: Path) -> Splits:
     """List the images of every class; labels follow the sorted wnids, as is customary."""
-    listed = list_images(config, raw)
+    listed = list_images(raw / "imagenet")
     if (count := len(listed.classes)) != config.classes:
         raise ValueError(
             f"{raw / 'imagenet'} has {counted(count, 'classes')}, expected the {config.classes} of ImageNet; "

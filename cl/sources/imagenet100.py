@@ -26,4 +26,4 @@ def splits(config: Config, raw: Path) -> Splits:
             f"the class list {path} has {counted(len(classes), 'names')}, {len(set(classes))} distinct; "
             "list each wnid once, one per line"
         )
-    return list_images(config, raw, classes)
+    return list_images(raw / "imagenet", classes)

@@ -45,20 +45,23 @@ class ImageNetSource(Source):
     """ImageNet in `<raw>/imagenet`."""
 
     def check_present(self, raw: Path) -> None:
-        root = raw / "imagenet"
-        missing = [name for name in (TRAIN, VAL, DEVKIT) if not (root / name).is_file()]
-        if missing and not (root / "train").is_dir():
-            raise ValueError(
-                f"no folder {root / 'train'}, and no file {root / missing[0]}; put the class folders "
-                f"{{train,val}}/<wnid>/ or the archives {TRAIN}, {VAL} and {DEVKIT} into {root}, "
-                "or set CL_RAW to the folder that holds the raw data sets"
-            )
+        _check_present(raw / "imagenet")
 
 
-def list_images(config: ImageNetSource, raw: Path, classes: list[str] | None = None) -> Splits:
+def _check_present(root: Path) -> None:
+    if (root / "train").is_dir():
+        return
+    if missing := [name for name in (TRAIN, VAL, DEVKIT) if not (root / name).is_file()]:
+        raise ValueError(
+            f"no folder {root / 'train'}, and no file {root / missing[0]}; put the class folders "
+            f"{{train,val}}/<wnid>/ or the archives {TRAIN}, {VAL} and {DEVKIT} into {root}, "
+            "or set CL_RAW to the folder that holds the raw data sets"
+        )
+
+
+def list_images(root: Path, classes: list[str] | None = None) -> Splits:
     """List the images of all classes, or of these in their order; archives and folders give equal lists."""
-    config.check_present(raw)
-    root = raw / "imagenet"
+    _check_present(root)
     if (root / "train").is_dir():
         return class_folders(root, classes)
     train = _train_images(root / TRAIN)
