@@ -39,7 +39,6 @@ class DeviceTrainSet(TrainSet):
         return [*boxes, ring.Array((len(self.views), DRAWS), np.float32)]
 
     def fill(self, step: int, rows: slice, arrays: list[np.ndarray]) -> None:
-        """Write some rows of a step's batch; runs in the data workers."""
         *boxes, colour_params = arrays
         epoch, positions = self.samples(step)
         for row, position in enumerate(positions[rows].tolist()):
@@ -49,11 +48,9 @@ class DeviceTrainSet(TrainSet):
                 colour_params[row, number] = draw_colour_params(view, rng)
 
     def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
-        """As `TrainSet.batches`."""
         return super().batches(start, stop, min(workers, MOST_WORKERS))
 
     def inputs(self, here: Machine) -> "CropOnDevice":
-        """A function that crops a batch on the device, augments and normalises it."""
         return CropOnDevice(self, here)
 
 
@@ -65,7 +62,6 @@ class CropOnDevice(ToDevice):
         self.images = data.images
 
     def crops(self, batch: HostBatch) -> Iterator[Tensor]:
-        """The crops, M equal views in one tensor (M N, 3, S, S) uint8."""
         rows = to_device(batch.positions, self.device)
         for (view, count), boxes in zip(self.kinds, super().crops(batch), strict=True):
             images = self.images.index_select(0, rows.repeat(count))
@@ -87,9 +83,6 @@ def resident(reader: Reader, here: Machine) -> Tensor:
         )
     images = torch.empty((len(reader), 3, height, width), dtype=torch.uint8, device=here.device)
 
-    def rows(start: int) -> int:
-        return min(BLOCK, len(reader) - start)
-
     def fill(start: int, rows: slice, arrays: list[np.ndarray]) -> None:
         if rows.start == 0:
             reader.prefetch(np.arange(start, min(start + 2 * BLOCK, len(reader))))
@@ -103,7 +96,8 @@ def resident(reader: Reader, here: Machine) -> Tensor:
             arrays[0][row] = pixels
 
     starts = range(0, len(reader), BLOCK)
-    filled = ring.filled(fill, starts, rows, [ring.Array(shape, np.uint8)], here.workers)
+    array = ring.Array(shape, np.uint8)
+    filled = ring.filled(fill, starts, lambda start: min(BLOCK, len(reader) - start), [array], here.workers)
     for start, (pixels,) in zip(starts, filled, strict=True):
         block = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         images[start : start + len(block)] = to_device(block, here.device)

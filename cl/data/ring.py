@@ -36,7 +36,6 @@ class Array:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def allocate(self, rows: int, *, shared: bool) -> np.ndarray:
-        """Memory for `rows` rows."""
         if not shared:
             return np.empty((rows, *self.shape), self.dtype)
         memory = mmap.mmap(-1, rows * self.bytes)

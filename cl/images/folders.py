@@ -116,12 +116,11 @@ def _entries_below(folder: Path, suffixes: set[str]) -> Iterator[os.DirEntry[str
     with os.scandir(folder) as entries:
         for entry in entries:
             check_name(entry.path)
-            visible = not why_hidden(entry.name)
-            if visible and entry.is_dir(follow_symlinks=False) and not is_image_folder(entry.path, suffixes):
+            is_file = why_hidden(entry.name) or is_image_folder(entry.path, suffixes)
+            if not is_file and entry.is_dir(follow_symlinks=False):
                 yield from _entries_below(Path(entry.path), suffixes)
                 continue
-            is_image = is_image_folder(entry.path, suffixes)
-            if visible and entry.is_symlink() and os.path.isdir(entry.path) and not is_image:  # noqa: PTH112
+            if not is_file and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112
                 raise ValueError(
                     f"{entry.path} is a link to a folder, which may lead to a loop; "
                     "put the images there instead"

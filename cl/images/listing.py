@@ -30,7 +30,6 @@ class Keys:
         self._repeated: set[int] | None = None
 
     def add(self, name: str) -> None:
-        """Add the path of an image."""
         self._hashes.append(hash_of(_without_suffix(name)))
 
     def of(self, name: str) -> str:

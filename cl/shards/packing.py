@@ -156,13 +156,9 @@ def _index(path: Path, kept: list[tuple[Image, Encoded]]) -> np.ndarray:
     with tarfile.open(path) as tar:
         members = [member for member in tar if not member.name.endswith(".cls")]
     rows = np.zeros(len(kept), INDEX)
-    for row, member, (image, encoded) in zip(rows, members, kept, strict=True):
+    for number, (member, (image, encoded)) in enumerate(zip(members, kept, strict=True)):
         height, width = encoded.size
         length = height * width * encoded.pixel_bytes or member.size  # without the header of a .npy file
-        row["offset"] = member.offset_data + member.size - length
-        row["length"] = length
-        row["label"] = image.label
-        row["height"] = height
-        row["width"] = width
-        row["orientation"] = encoded.orientation
+        offset = member.offset_data + member.size - length
+        rows[number] = 0, offset, length, image.label, height, width, encoded.orientation
     return rows

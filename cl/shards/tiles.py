@@ -3,6 +3,8 @@
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import cast
 
 import numpy as np
@@ -43,10 +45,9 @@ def cut(listed: Sequence[Image], side: int, team: Team) -> list[Image]:
     The tiles of an image without a group form a group. Boxes refer to the file, before its orientation is
     applied. An image that cannot be opened stays, and packing reports it.
     """
-
-    def size_of(image: Image) -> tuple[int, int]:
-        return read_fact(image, lambda picture: picture.size, (0, 0), decoding.MAX_TILED_PIXELS)
-
+    size_of = partial(
+        read_fact, fact=attrgetter("size"), otherwise=(0, 0), max_pixels=decoding.MAX_TILED_PIXELS
+    )
     sizes = survey(listed, size_of, "image sizes", team)
     return [tile for image, size in zip(listed, sizes, strict=True) for tile in _samples(image, *size, side)]
 

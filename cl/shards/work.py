@@ -52,17 +52,14 @@ class Work:
         return self.folder / "notes"
 
     def jobs(self, split: str) -> list[Job]:
-        """The shards of a split."""
         count = -(-len(self.orders[split]) // self.storage.shard_images)
         return [Job(split, number) for number in range(count)]
 
     def listed(self, job: Job) -> list[Image]:
-        """The images of one shard."""
         size = self.storage.shard_images
         return list(self.orders[job.split][job.number * size : (job.number + 1) * size])
 
     def note(self, job: Job) -> Path:
-        """The path of the note on a finished shard."""
         return self.notes / f"{job.stem}.note"
 
     def deliver(self, shard: Shard) -> Shard:

@@ -158,16 +158,14 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
     _check_classes(split, classes, work.orders[split], index["label"], skipped)
     _save(work.folder / f"{split}.npy", index)
     _save(work.folder / f"{split}_keys.npy", keys)
-    values = _columns(work.orders[split], keys)
-    groups = values.pop("group", None)
-    if groups is not None:
-        _save(work.folder / f"{split}_groups.npy", groups)
-    for role, numbers in values.items():
-        _save(work.folder / f"{split}_{role}.npy", numbers)
+    values = {}
+    for role, numbers in _columns(work.orders[split], keys).items():
+        _save(work.folder / f"{split}_{'groups' if role == 'group' else role}.npy", numbers)
+        values[role] = len(np.unique(numbers[numbers >= 0]))
     return Split(
         images=len(index),
-        groups=None if groups is None else _count(groups),
-        values={role: _count(numbers) for role, numbers in values.items()},
+        groups=values.pop("group", None),
+        values=values,
         shards=[packed.shard for packed in kept],
         skipped=skipped,
         **counts,
@@ -187,10 +185,6 @@ def _columns(listed: Sequence[Image], keys: np.ndarray) -> dict[str, np.ndarray]
             by_key = {image.key.encode(): numbers[getattr(image, role)] for image in listed}
             found[role] = np.array([by_key[key] for key in keys.tolist()], np.int64)
     return found
-
-
-def _count(numbers: np.ndarray) -> int:
-    return len(np.unique(numbers[numbers >= 0]))
 
 
 def _check_classes(

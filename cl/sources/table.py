@@ -91,7 +91,6 @@ class Config(OwnImages):
         self.content(raw)
 
     def content(self, raw: Path) -> Table:
-        """The rows of the table."""
         if not (table := self.table_path(raw)).is_file():
             name = self.table or DEFAULT[0]
             remedy = "write one with the column path, or set CL_RAW to the parent of a relative dataset.name"

@@ -30,7 +30,6 @@ class TarImage(Image):
     length: int
 
     def read(self) -> bytes:
-        """Return the encoded image."""
         if stores.is_url(self.path):
             return stores.read(str(self.path), self.offset, self.offset + self.length)
         with self.path.open("rb") as file:
