@@ -4,11 +4,11 @@ import heapq
 from collections.abc import Sequence
 from functools import partial
 from statistics import mode
-from typing import NamedTuple
 
 import numpy as np
 
 from cl.images.band_files import load
+from cl.images.band_formats import Pixels
 from cl.images.bands import DTYPES, Bands, Channels, choose, has_data
 from cl.images.holdout import number_of
 from cl.images.image import Image
@@ -20,14 +20,6 @@ VALUES = 2**15  # sampled per image, over all bands
 LEVELS = 1, 99  # percentiles
 
 
-class Sample(NamedTuple):
-    """values: (n, C), of n pixels of an image, in its depth."""
-
-    values: np.ndarray
-    names: tuple[str, ...]
-    missing: float | None
-
-
 def measure(listed: Sequence[Image], channels: Channels, team: Team) -> Bands:
     """The bands of `channels` in a sample of the training images; a hash of their keys chooses them.
 
@@ -36,13 +28,13 @@ def measure(listed: Sequence[Image], channels: Channels, team: Team) -> Bands:
     """
     chosen = heapq.nsmallest(IMAGES, listed, key=lambda image: number_of(image.key))
     found = survey(chosen, partial(_sampled, channels=channels), "images to measure", team)
-    samples = [each for each in found if isinstance(each, Sample)]
+    samples = [each for each in found if isinstance(each, Pixels)]
     if not samples:
         raise ValueError(f"dataset.channels={channels}: no training image can be read ({found[0]})")
     names = mode([each.names for each in samples])
     samples = [each for each in samples if each.names == names]
-    dtype = max((str(each.values.dtype) for each in samples), key=DTYPES.index)
-    columns = np.concatenate([each.values.astype(dtype) for each in samples]).T
+    dtype = max((str(each.pixels.dtype) for each in samples), key=DTYPES.index)
+    columns = np.concatenate([each.pixels[:, 0].astype(dtype) for each in samples]).T
     tagged = [each.missing for each in samples if each.missing is not None]
     missing = mode(tagged) if tagged else _untagged(columns)
     statistics = [_statistics(column[has_data(column, missing)]) for column in columns]
@@ -58,18 +50,18 @@ def measure(listed: Sequence[Image], channels: Channels, team: Team) -> Bands:
     )
 
 
-def _sampled(image: Image, channels: Channels) -> Sample | str:
-    """Values of an image; or why it cannot be read, which packing will report."""
+def _sampled(image: Image, channels: Channels) -> Pixels | str:
+    """Some pixels (n, 1, C) of an image; or why it cannot be read, which packing will report."""
     try:
         decoded = choose(load(image.read()), channels)
     except Exception as error:  # decoders may raise anything on damaged bytes
         if isinstance(error, MemoryError) or getattr(error, "errno", None) not in {None, *UNREACHABLE}:
             raise
         return reason(error)
-    pixels = decoded.pixels.reshape(-1, len(decoded.names))
-    if (most := max(1, VALUES // pixels.shape[1])) < len(pixels):
+    pixels = decoded.pixels.reshape(-1, 1, len(decoded.names))
+    if (most := max(1, VALUES // pixels.shape[2])) < len(pixels):
         pixels = pixels[generator_of(image.key).integers(0, len(pixels), most)]
-    return Sample(pixels.copy(), decoded.names, decoded.missing)
+    return decoded._replace(pixels=pixels.copy())
 
 
 def _untagged(columns: np.ndarray) -> float | None:
