@@ -110,11 +110,7 @@ def has_data(pixels: np.ndarray, missing: float | None) -> np.ndarray:
 def places(bands: Bands, show: Sequence[int | str] | None) -> list[int]:
     """The positions of the one or three bands to show; None: the first three, or the first alone.
 
-    Args:
-        show: names, or numbers from 1 among the bands of the data set, if no band is called so.
-
-    Raises:
-        ValueError: a band does not exist.
+    show: names, or numbers from 1 if no band is called so. Raises ValueError if a band does not exist.
     """
     if show is None:
         return [0, 1, 2] if len(bands.names) >= 3 else [0]

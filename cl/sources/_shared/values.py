@@ -12,12 +12,7 @@ USELESS = {"positive": "so none is a negative of another", "within": "so all rem
 
 
 def check_values(role: str, column: str, values: Sequence[str | None]) -> list[str]:
-    """A sentence about the images that have no other image of their value, if there are any.
-
-    Args:
-        role: `positive` or `within`.
-        values: of each image, in the column of this role.
-    """
+    """A sentence about images that have no other of their value in the column of `positive` or `within`."""
     counts = Counter(values)
     images, missing, option = counts.total(), counts.pop(None, 0), f"dataset.{role}={column}"
     if len(counts) == 1 and not missing:
