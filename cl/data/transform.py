@@ -73,9 +73,9 @@ class Transform(BaseConfig):
     def decoded(self, image: ImageLike) -> np.ndarray:
         """The image at its full size, (H, W, 3) uint8 or (H, W, C) as the bands; raises as `pixels`."""
         if isinstance(image, np.ndarray):
-            bands, found = self.bands, f"{image.dtype} of shape {image.shape}"  # other types mean other units
+            bands = self.bands  # values of another type would be in other units
             if bands and (image.shape[2:], str(image.dtype)) != ((self.channels,), bands.dtype):
-                raise ValueError(f"found {found}, expected {self._expected}")
+                raise ValueError(f"found {image.dtype} of shape {image.shape}, expected {self._expected}")
             return image
         if isinstance(image, Picture.Image):
             if self.bands:
