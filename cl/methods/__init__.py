@@ -29,6 +29,7 @@ class MethodConfig(BaseConfig):
     needs: the traits that a loss must give.
     needs_backbone: the traits that a backbone must give.
     least_views: the smallest number of views per image.
+    large: how many of an image's views are large, each with a different role; the rest are small crops.
     jigsaw: the number of jigsaw patches that must follow the large views, without other views; 0: any views.
     evaluated: the names of the modules that are evaluated, a backbone and its projector.
     """
@@ -37,6 +38,7 @@ class MethodConfig(BaseConfig):
     needs: ClassVar[Traits] = frozenset()
     needs_backbone: ClassVar[Set[backbones.Trait]] = frozenset()
     least_views: ClassVar[int] = 2
+    large: ClassVar[int] = 2
     jigsaw: ClassVar[int] = 0
     evaluated: ClassVar[tuple[str, str]] = ("backbone", "projector")
     kind: str
@@ -61,8 +63,8 @@ class MethodConfig(BaseConfig):
         return size
 
     def large_views(self, views: int) -> int:
-        """How many of an image's `views` are large, each with a different role; the rest are small crops."""
-        return 2
+        """How many of an image's `views` are large, if that depends on their number."""
+        return self.large
 
     def positives(self, views: int) -> int:
         """How many positives a query has."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cl.methods import BaseMethod, Setup
-from cl.methods._shared.memory_bank import BankConfig, against_bank, sample_negatives
+from cl.methods._shared.memory_bank import BankConfig, against_banks
 from cl.networks import heads
 from cl.networks.backbones import Trait
 from cl.networks.bank import Bank
@@ -24,6 +24,7 @@ class Config(BankConfig):
     """
 
     least_views: ClassVar[int] = 1
+    large: ClassVar[int] = 1  # the first view updates the banks
     needs_backbone: ClassVar[Set[Trait]] = {"two networks"}
     kind: Literal["cmc"]
 
@@ -36,13 +37,11 @@ class Config(BankConfig):
         """A projector for each network."""
         return heads.SideBySide(self.projector, features)
 
-    def large_views(self, views: int) -> int:
-        """The first view updates the banks."""
-        return 1
-
 
 class Method(BaseMethod):
     """Each network has a bank; its embeddings are the queries for the other network's bank."""
+
+    _new: tuple[Tensor, Tensor, Tensor | None]
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -50,7 +49,6 @@ class Method(BaseMethod):
         width = config.projector.out
         self.lightness = Bank(setup.images, width, config.bank_momentum)
         self.colour = Bank(setup.images, width, config.bank_momentum)
-        self._new: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """For each view of N images, a contrast of lightness with the bank of colour, and one of colour.
@@ -59,15 +57,12 @@ class Method(BaseMethod):
         """
         views = [view.unbind(1) for view in in_passes(self._encode, batch.views, separate=1)]
         self._new = batch.positions, torch.stack(views[0]).detach(), batch.row_groups()
-        selected = sample_negatives(self, self.lightness, batch, self.config)
-        contrasts = []
-        for queries, bank in zip(zip(*views, strict=True), (self.colour, self.lightness), strict=True):
-            contrasts += against_bank(self, queries, bank, batch, selected)
-        return contrasts
+        lightness, colour = zip(*views, strict=True)
+        pairs = [(lightness, self.colour), (colour, self.lightness)]
+        return against_banks(self, self.config, batch, pairs)
 
     def after_step(self, progress: float) -> None:
         """Update each bank by its network's embeddings."""
-        assert self._new is not None
         positions, new, groups = self._new
         for bank, embeddings in zip((self.lightness, self.colour), new, strict=True):
             bank.update(positions, embeddings, groups)

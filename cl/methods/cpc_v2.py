@@ -25,17 +25,14 @@ class Config(MethodConfig):
         turns; each has a separate network.
     """
 
-    least_views: ClassVar = 1
+    least_views: ClassVar[int] = 1
+    large: ClassVar[int] = 1  # each view is a separate grid
     kind: Literal["cpc_v2"]
     grid: int = Field(gt=1)
     patch: int | None = Field(gt=0)
     offsets: list[int] = Field(min_length=1)
     directions: int = Field(ge=1, le=4)
     context: context.Config
-
-    def large_views(self, views: int) -> int:
-        """Each view is a separate grid."""
-        return 1
 
     def encoded_size(self, size: int) -> int:
         return context.patch_and_stride(size, self.grid, self.patch)[0]

@@ -55,6 +55,7 @@ class Method(PrototypeMethod):
     """
 
     centre: Tensor
+    _mean_logits: Tensor
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -62,7 +63,6 @@ class Method(PrototypeMethod):
         self.target = Target(self.backbone, self.projector, config.ema)
         self.target_prototypes = nn.Parameter(self.prototypes.detach().clone(), requires_grad=False)
         self.register_buffer("centre", torch.zeros(config.prototypes))
-        self._mean_logits: Tensor | None = None
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast with all prototypes for every view and every code of another view."""
@@ -77,7 +77,6 @@ class Method(PrototypeMethod):
 
     def after_step(self, progress: float) -> None:
         """Move the centre, and then the teacher, whose logits it averages."""
-        assert self._mean_logits is not None
         self.centre.lerp_(self._mean_logits, 1 - self.config.centre_momentum)
         self.target.ema_update(self.backbone, self.projector, progress)
         with torch.no_grad():

@@ -23,12 +23,9 @@ class Config(QueueMethodConfig):
 
     gives: ClassVar[Traits] = {*QueueMethodConfig.gives, "pairs", "teacher"}
     least_views: ClassVar[int] = 1
+    large: ClassVar[int] = 1  # views have the same role; the first has its own pass
     kind: Literal["distill"]
     teacher_views: Literal["fixed", "same"]
-
-    def large_views(self, views: int) -> int:
-        """The views of an image have the same role; the first has its own pass."""
-        return 1
 
 
 class Method(QueueMethod):

@@ -17,12 +17,9 @@ from cl.runtime.distributed import gather
 class Config(MethodConfig):
     """No further parameters: the width of `projector` is also the classifier's."""
 
-    least_views: ClassVar = 1
+    least_views: ClassVar[int] = 1
+    large: ClassVar[int] = 1  # each view is classified by itself, so views may have any sizes
     kind: Literal["exemplar"]
-
-    def large_views(self, views: int) -> int:
-        """Each view is classified by itself, so views may have any sizes."""
-        return 1
 
 
 class Method(BaseMethod):

@@ -8,18 +8,13 @@ from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 
-LARGE = 3  # two queries and the key
-
 
 class Config(cld.ClusterConfig, TargetQueueConfig):
     """Both queries share a key, which is enqueued once."""
 
-    least_views: ClassVar[int] = LARGE
+    least_views: ClassVar[int] = 3
+    large: ClassVar[int] = 3  # two queries and their key
     kind: Literal["moco_cld"]
-
-    def large_views(self, views: int) -> int:
-        """Two queries and their key."""
-        return LARGE
 
 
 class Method(cld.ClusterMethod, TargetQueueMethod):
@@ -28,7 +23,7 @@ class Method(cld.ClusterMethod, TargetQueueMethod):
     def forward(self, batch: Batch) -> list[Contrast]:
         """The contrasts of MoCo for both queries, and two between the queries and each other's clusters."""
         keys = self.encode_keys([batch.views[2]], "keys")  # (N, 1, D)
-        queries = [*batch.views[:2], *batch.views[LARGE:]]
+        queries = [*batch.views[:2], *batch.views[3:]]
         both = in_passes(self.embed_twice, queries, separate=2)  # (N, 2, D) each
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]

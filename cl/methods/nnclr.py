@@ -35,10 +35,11 @@ class Method(PredictorMethod):
     A neighbour represents an image, so the image's group is used.
     """
 
+    _new: tuple[Tensor, Tensor | None]
+
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.queue = Queue(config.queue, config.projector.out)
-        self._new: tuple[Tensor, Tensor | None] | None = None
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N neighbours with each of the E predictions for each view and target view."""
@@ -55,7 +56,6 @@ class Method(PredictorMethod):
     def after_step(self, progress: float) -> None:
         """Move the target, if there is one, and enqueue the first view's projections."""
         super().after_step(progress)
-        assert self._new is not None
         embeddings, groups = self._new
         self.queue.enqueue(gather(embeddings), gather_groups(groups), self.generator("queue"))
 

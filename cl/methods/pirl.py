@@ -23,12 +23,9 @@ class Config(BankConfig):
     """
 
     least_views: ClassVar[int] = 1 + PATCHES
+    large: ClassVar[int] = 1  # the image
     jigsaw: ClassVar[int] = PATCHES
     kind: Literal["pirl"]
-
-    def large_views(self, views: int) -> int:
-        """The image."""
-        return 1
 
 
 class Method(MemoryBankMethod):

@@ -47,6 +47,7 @@ class Method(PrototypeMethod):
     """
 
     queued: Tensor
+    _new: Tensor
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -55,7 +56,6 @@ class Method(PrototypeMethod):
         # A row holds an image's embeddings of the first and the second view.
         self.queue = Queue(config.queue, 2 * config.projector.out) if config.queue else None
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
-        self._new: Tensor | None = None
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast with all prototypes for every view and every code of another view."""
@@ -70,7 +70,6 @@ class Method(PrototypeMethod):
         """Rescale the prototypes to unit length, and enqueue the embeddings of the first two views."""
         with torch.no_grad():
             self.prototypes.copy_(l2_normalize(self.prototypes))
-        assert self._new is not None
         if self.queue:
             self.queue.enqueue(gather(self._new), None, self.generator("queue"))
         self.queued += ranks() * len(self._new)

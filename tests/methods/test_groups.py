@@ -61,7 +61,7 @@ def dense_loss(contrast: Contrast, groups: Tensor, columns: Tensor | None) -> Te
 
 def queue_groups(method: BaseMethod, groups: Tensor, before: Tensor) -> Tensor:
     """The groups of the queue's rows after a step: those of the images whose embeddings the rows now are."""
-    new, _ = method._new
+    new, *_ = method._new
     after = before.clone()
     for place, row in enumerate(method.queue.rows):
         if len(match := (new == row).all(1).nonzero()):

@@ -34,16 +34,16 @@ class BankConfig(MethodConfig):
 class MemoryBankMethod(BaseMethod):
     """A method with one memory bank, which is updated after the step (`remember`)."""
 
+    _new: tuple[Tensor, Tensor, Tensor | None]
+
     def __init__(self, config: BankConfig, setup: Setup) -> None:
         super().__init__(config, setup)
         self.config = config
         self.bank = Bank(setup.images, config.projector.out, config.bank_momentum)
-        self._new: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
         """A contrast of each (N, D) of `queries` with the image's row and with shared negatives."""
-        selected = sample_negatives(self, self.bank, batch, self.config)
-        return against_bank(self, queries, self.bank, batch, selected)
+        return against_banks(self, self.config, batch, [(queries, self.bank)])
 
     def remember(self, embeddings: Tensor, batch: Batch) -> None:
         """Update the bank by these embeddings (N, D) after the step."""
@@ -55,36 +55,28 @@ class MemoryBankMethod(BaseMethod):
 
     def after_step(self, progress: float) -> None:
         """Update each image's row once, after the step has used the old row for its logits."""
-        assert self._new is not None
         self.bank.update(*self._new)
 
 
-def sample_negatives(method: BaseMethod, bank: Bank, batch: Batch, config: BankConfig) -> Tensor | None:
-    """(N, K): the rows of the bank that are drawn for each image; None: the rows of all other images."""
-    if config.negatives is None:
-        return None
-    now, following = (method.generator("negatives", later) for later in (0, 1))
-    return bank.sample(batch.positions, config.negatives, now, following, own=config.own)
-
-
-def against_bank(
-    method: BaseMethod, queries: Sequence[Tensor], bank: Bank, batch: Batch, selected: Tensor | None
+def against_banks(
+    method: BaseMethod, config: BankConfig, batch: Batch, pairs: list[tuple[Sequence[Tensor], Bank]]
 ) -> list[Contrast]:
-    """A contrast of each (N, D) of `queries`, one per image, with the image's row as the positive.
+    """For each of the `pairs`, contrasts of queries (N, D), one per image, with a bank.
 
-    Args:
-        selected: (N, K), the rows that are negatives; None: the rows of all other images.
+    The image's row is the positive; all contrasts have the same images as negatives.
     """
-    own = batch.positions[:, None]
-    negatives = Negatives(
-        bank.rows,
-        excluded=own if selected is None else None,
-        selected=selected,
-        query_groups=batch.row_groups(),
-        row_groups=bank.groups,
-    )
-    contrasts = [method.contrast(q, bank.rows[own], negatives, bank.log_normalizer) for q in queries]
-    _estimate_normalizer(bank, contrasts)  # fills the buffer that the contrasts share
+    own, groups, selected = batch.positions[:, None], batch.row_groups(), None
+    if config.negatives is not None:
+        now, following = (method.generator("negatives", later) for later in (0, 1))
+        bank = pairs[0][1]
+        selected = bank.sample(batch.positions, config.negatives, now, following, own=config.own)  # (N, K)
+    excluded = own if selected is None else None
+    contrasts = []
+    for queries, bank in pairs:
+        negatives = Negatives(bank.rows, excluded, selected, groups, bank.groups)
+        of_bank = [method.contrast(q, bank.rows[own], negatives, bank.log_normalizer) for q in queries]
+        _estimate_normalizer(bank, of_bank)  # fills the buffer that the contrasts share
+        contrasts += of_bank
     return contrasts
 
 

@@ -26,11 +26,11 @@ class QueueMethodConfig(MethodConfig):
 class QueueMethod(BaseMethod):
     """After each step, its keys are enqueued."""
 
+    _new: tuple[Tensor, Tensor | None, Tensor | None]
+
     def __init__(self, config: QueueMethodConfig, setup: Setup) -> None:
         super().__init__(config, setup)
         self.queue = Queue(config.queue, config.projector.out, within=setup.within)
-        self._new: tuple[Tensor, Tensor | None] | None = None
-        self._new_within: Tensor | None = None
 
     def against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
         """N queries (N, D), each with its P keys (N, P, D), against the whole queue."""
@@ -46,13 +46,13 @@ class QueueMethod(BaseMethod):
     def enqueue_after_step(self, keys: Tensor, batch: Batch) -> None:
         """Let `after_step` enqueue the E keys of each image (N, E, D) of all ranks, in the order of keys."""
         numbers = gather_groups(batch.row_groups()), gather_groups(batch.within)
-        groups, self._new_within = (None if each is None else each.repeat(keys.shape[1]) for each in numbers)
-        self._new = gather(keys).transpose(0, 1).flatten(0, 1), groups
+        groups, within = (None if each is None else each.repeat(keys.shape[1]) for each in numbers)
+        self._new = gather(keys).transpose(0, 1).flatten(0, 1), groups, within
 
     def after_step(self, progress: float) -> None:
         """Replace the oldest keys of the queue by this step's."""
-        assert self._new is not None
-        self.queue.enqueue(*self._new, self.generator("queue"), self._new_within)
+        keys, groups, within = self._new
+        self.queue.enqueue(keys, groups, self.generator("queue"), within)
 
 
 class TargetQueueConfig(QueueMethodConfig):
