@@ -54,7 +54,6 @@ class Method(PrototypeMethod):
         centre: (K,), of the teacher's logits before the temperature.
     """
 
-    centre: Tensor
     _mean_logits: Tensor
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -62,7 +61,7 @@ class Method(PrototypeMethod):
         self.config = config
         self.target = Target(self.backbone, self.projector, config.ema)
         self.target_prototypes = nn.Parameter(self.prototypes.detach().clone(), requires_grad=False)
-        self.register_buffer("centre", torch.zeros(config.prototypes))
+        self.centre = nn.Buffer(torch.zeros(config.prototypes))
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast with all prototypes for every view and every code of another view."""

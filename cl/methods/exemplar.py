@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.passes import in_passes
@@ -33,13 +33,11 @@ class Method(BaseMethod):
         groups: (n,) int64, as in `Batch.row_groups`, of the images that have been in a batch.
     """
 
-    groups: Tensor
-
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         width = config.projector.out
         self.weights = nn.Parameter(torch.randn(setup.images, width) / width**0.5)
-        self.register_buffer("groups", torch.full((setup.images,), NO_GROUP))
+        self.groups = nn.Buffer(torch.full((setup.images,), NO_GROUP))
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """One contrast per view, of N queries with n - 1 negatives each."""

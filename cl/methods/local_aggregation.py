@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from cl.methods import Setup
 from cl.methods._shared.kmeans import clusterings
@@ -81,9 +81,10 @@ class Aggregation(Contrast):
 
 
 class Method(MemoryBankMethod):
-    """Zhuang et al. 2019, section 3.2: background neighbours, and those in a cluster with the image."""
+    """Zhuang et al. 2019, section 3.2: background neighbours, and those in a cluster with the image.
 
-    labels: Tensor  # (H, images), clusters in the current epoch's clusterings; -1 during warm-up
+    labels: (H, images), clusters in the current epoch's clusterings; -1 during warm-up.
+    """
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
@@ -92,7 +93,7 @@ class Method(MemoryBankMethod):
         self.neighbours = min(neighbours, setup.images)
         self.clusters = max(1, round(setup.images / config.images_per_cluster))
         self.sizes = {"background_neighbours": self.neighbours, "clusters": self.clusters}
-        self.register_buffer("labels", torch.full((config.clusterings, setup.images), -1, dtype=torch.int32))
+        self.labels = nn.Buffer(torch.full((config.clusterings, setup.images), -1, dtype=torch.int32))
         self.bank.log_normalizer.zero_()  # not needed
         self._clustered = False  # caches a look at `labels`, which would wait for the device
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from cl.methods import Setup
 from cl.methods._shared.prototypes import PrototypeConfig, PrototypeMethod, sinkhorn
@@ -46,7 +46,6 @@ class Method(PrototypeMethod):
         queued: scalar int64, how many embeddings per view have been enqueued so far.
     """
 
-    queued: Tensor
     _new: Tensor
 
     def __init__(self, config: Config, setup: Setup) -> None:
@@ -55,7 +54,7 @@ class Method(PrototypeMethod):
         self.queue_epoch = config.queue_epoch or 0
         # A row holds an image's embeddings of the first and the second view.
         self.queue = Queue(config.queue, 2 * config.projector.out) if config.queue else None
-        self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
+        self.queued = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast with all prototypes for every view and every code of another view."""
@@ -72,7 +71,7 @@ class Method(PrototypeMethod):
             self.prototypes.copy_(l2_normalize(self.prototypes))
         if self.queue:
             self.queue.enqueue(gather(self._new), None, self.generator("queue"))
-        self.queued += ranks() * len(self._new)
+        self.queued.add_(ranks() * len(self._new))
 
     @torch.no_grad()
     def _codes(self, embeddings: list[Tensor]) -> Tensor:

@@ -27,16 +27,12 @@ class Bank(nn.Module):
             estimate of log(Z / images), with InstDisc's Z = sum_j exp(z . v_j / temperature). NaN before.
     """
 
-    rows: Tensor
-    groups: Tensor
-    log_normalizer: Tensor
-
     def __init__(self, images: int, width: int, momentum: float) -> None:
         super().__init__()
         self.momentum = momentum
-        self.register_buffer("rows", F.normalize(torch.randn(images, width), dim=1))
-        self.register_buffer("groups", torch.full((images,), NO_GROUP))
-        self.register_buffer("log_normalizer", torch.tensor(math.nan))
+        self.rows = nn.Buffer(F.normalize(torch.randn(images, width), dim=1))
+        self.groups = nn.Buffer(torch.full((images,), NO_GROUP))
+        self.log_normalizer = nn.Buffer(torch.tensor(math.nan))
         self._normalized = False  # caches a look at the buffer, which would wait for the device
         self._ahead: Draw | None = None  # for the next step
 

@@ -19,25 +19,16 @@ class Queue(nn.Module):
         oldest: scalar, the row to be replaced next.
     """
 
-    rows: Tensor
-    groups: Tensor
-    within: Tensor | None
-    oldest: Tensor
-
     def __init__(self, size: int, width: int, *, within: bool = False) -> None:
         super().__init__()
-        self.register_buffer("rows", F.normalize(torch.randn(size, width), dim=1))
-        self.register_buffer("groups", torch.full((size,), NO_GROUP))
-        self.register_buffer("within", torch.full((size,), NO_GROUP) if within else None)
-        self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
+        self.rows = nn.Buffer(F.normalize(torch.randn(size, width), dim=1))
+        self.groups = nn.Buffer(torch.full((size,), NO_GROUP))
+        self.within = nn.Buffer(torch.full((size,), NO_GROUP)) if within else None
+        self.oldest = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def enqueue(
-        self,
-        new: Tensor,
-        groups: Tensor | None,
-        generator: torch.Generator,
-        within: Tensor | None = None,
+        self, new: Tensor, groups: Tensor | None, generator: torch.Generator, within: Tensor | None = None
     ) -> None:
         """Replace the oldest rows by `new` (N, D) of the given groups (N,) and values of `within` (N,).
 

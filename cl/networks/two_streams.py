@@ -28,17 +28,14 @@ class TwoStreams(Backbone):
     mean, std: the normalisation of the input images.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, networks: Sequence[Backbone], space: str, mean: Colours, std: Colours) -> None:
         super().__init__()
         self.space = space
         self.networks = nn.ModuleList(networks)
         self.fc_features = sum(network.fc_features for network in networks)
-        for name, values in (("mean", mean), ("std", std)):  # in float64, for encoders in float64
-            value = torch.tensor(values, dtype=torch.float64).view(3, 1, 1)
-            self.register_buffer(name, value, persistent=False)
+        # In float64, for encoders in float64.
+        values = torch.tensor([mean, std], dtype=torch.float64).view(2, 3, 1, 1)
+        self.mean, self.std = (nn.Buffer(value, persistent=False) for value in values)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, `fc_features`): first the features of lightness, then of colour."""

@@ -44,14 +44,13 @@ class PrototypeMethod(BaseMethod):
     """
 
     negatives_are_images = False
-    epoch: Tensor
 
     def __init__(self, config: PrototypeConfig, setup: Setup) -> None:
         super().__init__(config, setup)
         self.frozen_epochs = config.frozen_epochs
         width = config.projector.out
         self.prototypes = nn.Parameter(F.normalize(torch.randn(config.prototypes, width), dim=1))
-        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self.epoch = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self.begin_epoch(0)
         self.register_load_state_dict_post_hook(lambda method, _: method.begin_epoch(int(method.epoch)))
 
