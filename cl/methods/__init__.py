@@ -109,17 +109,16 @@ class BaseMethod(nn.Module):
 
     def __init__(self, config: MethodConfig, setup: Setup) -> None:
         super().__init__()
-        self.seed, self.bn_groups = setup.seed, setup.bn_groups
+        self.config, self.seed, self.bn_groups = config, setup.seed, setup.bn_groups
         self.temperature = setup.temperature
         self.backbone = setup.backbone
         self.projector = config.build_projector(self.backbone.fc_features)
         self.sizes: dict[str, int] = {}
-        self._evaluated = config.evaluated
 
     @property
     def evaluated(self) -> tuple[backbones.Backbone, nn.Module]:
         """The backbone and the projector that are evaluated."""
-        backbone, projector = map(self.get_submodule, self._evaluated)
+        backbone, projector = map(self.get_submodule, self.config.evaluated)
         return cast("backbones.Backbone", backbone), projector
 
     def embed(self, images: Tensor) -> Tensor:

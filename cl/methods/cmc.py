@@ -30,22 +30,20 @@ class Config(BankConfig):
 
     @property
     def embedding_width(self) -> int:
-        """Both embeddings, side by side."""
         return 2 * self.projector.out
 
     def build_projector(self, features: int) -> nn.Sequential:
-        """A projector for each network."""
         return heads.SideBySide(self.projector, features)
 
 
 class Method(BaseMethod):
     """Each network has a bank; its embeddings are the queries for the other network's bank."""
 
+    config: Config
     _new: tuple[Tensor, Tensor, Tensor | None]
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.config = config
         width = config.projector.out
         self.lightness = Bank(setup.images, width, config.bank_momentum)
         self.colour = Bank(setup.images, width, config.bank_momentum)
@@ -62,7 +60,6 @@ class Method(BaseMethod):
         return against_banks(self, self.config, batch, pairs)
 
     def after_step(self, progress: float) -> None:
-        """Update each bank by its network's embeddings."""
         positions, new, groups = self._new
         for bank, embeddings in zip((self.lightness, self.colour), new, strict=True):
             bank.update(positions, embeddings, groups)

@@ -54,11 +54,11 @@ class Method(PrototypeMethod):
         centre: (K,), of the teacher's logits before the temperature.
     """
 
+    config: Config
     _mean_logits: Tensor
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.config = config
         self.target = Target(self.backbone, self.projector, config.ema)
         self.target_prototypes = nn.Parameter(self.prototypes.detach().clone(), requires_grad=False)
         self.centre = nn.Buffer(torch.zeros(config.prototypes))

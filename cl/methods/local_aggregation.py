@@ -42,7 +42,6 @@ class Config(BankConfig):
     warmup_epochs: int = Field(ge=0)
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """There must be epochs after the warm-up."""
         if self.warmup_epochs >= epochs:
             raise ValueError(
                 f"warmup_epochs={self.warmup_epochs} leaves none of the {epochs:g} epochs; choose fewer"

@@ -5,7 +5,6 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import model_validator
 
-from cl.methods import Setup
 from cl.methods._shared.pairs import pairs
 from cl.methods._shared.queue_method import TargetQueueConfig, TargetQueueMethod
 from cl.networks.passes import in_passes
@@ -48,9 +47,7 @@ class Method(TargetQueueMethod):
     After each step, `TargetQueueMethod.after_step` moves the target encoder and enqueues the step's keys.
     """
 
-    def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup)
-        self.config = config
+    config: Config
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries with the whole queue as negatives for each query view and its keys."""

@@ -54,7 +54,6 @@ class Method(PredictorMethod):
         ]
 
     def after_step(self, progress: float) -> None:
-        """Move the target, if there is one, and enqueue the first view's projections."""
         super().after_step(progress)
         embeddings, groups = self._new
         self.queue.enqueue(gather(embeddings), gather_groups(groups), self.generator("queue"))

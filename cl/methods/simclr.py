@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.methods import BaseMethod, MethodConfig, Setup
+from cl.methods import BaseMethod, MethodConfig
 from cl.methods._shared.negatives import check_negatives, sample_columns
 from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
@@ -35,22 +35,19 @@ class Config(MethodConfig):
     targets: Literal["first_two", "all"]
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """The pool has 2 (N - 1) or N - 1 negatives."""
         check_negatives(self.negatives, (batch_size - 1) * (2 if self.pool == "both_views" else 1))
 
 
 class Method(BaseMethod):
     """Algorithm 1 of SimCLR."""
 
-    def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup)
-        self.pool, self.negatives, self.targets = config.pool, config.negatives, config.targets
+    config: Config
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """Views are contrasted with the `targets`; views of one size are encoded in one pass."""
         embeddings = in_passes(self.embed, batch.views, separate=0)  # V x (N, D)
         draws = self.generator("negatives")
-        if self.targets == "first_two":
+        if self.config.targets == "first_two":
             return self._contrasts(embeddings, batch, draws)
         each = (self._contrasts(list(both), batch, draws) for both in combinations(embeddings, 2))
         return list(chain.from_iterable(each))
@@ -61,12 +58,13 @@ class Method(BaseMethod):
         Two views with all their negatives form one contrast of 2N queries with 2(N - 1) negatives each.
         Otherwise, each target view forms one with all other views; with sampled negatives, every pair does.
         """
-        if len(embeddings) == 2 and self.pool == "both_views" and self.negatives is None:
+        pool, sampled = self.config.pool, self.config.negatives is not None
+        if len(embeddings) == 2 and pool == "both_views" and not sampled:
             others = of_same_value(torch.stack(embeddings, 1), batch, queries=2)
             return [self.contrast(*all_against_all(embeddings, batch), others=others)]
         both = torch.stack(embeddings[:2], 1).flatten(0, 1)  # (2N, D), the two views of an image side by side
-        pools = [gather(both)] * 2 if self.pool == "both_views" else [gather(x) for x in embeddings[:2]]
-        if self.negatives is None:
+        pools = [gather(both)] * 2 if pool == "both_views" else [gather(x) for x in embeddings[:2]]
+        if not sampled:
             queries = [torch.stack([*embeddings[:b], *embeddings[b + 1 :]], 1) for b in range(2)]
             return [self.contrast_in_batch(queries[b], embeddings[b], batch, pools[b]) for b in range(2)]
         return [
@@ -78,9 +76,9 @@ class Method(BaseMethod):
         self, queries: Tensor, positives: Tensor, pool: Tensor, batch: Batch, draws: torch.Generator
     ) -> Contrast:
         """N queries against sampled columns of the pool, which has one or two per image of all ranks."""
-        assert self.negatives is not None
+        assert self.config.negatives is not None
         width = len(pool) // (len(queries) * ranks())
-        columns = sample_columns(len(queries), self.negatives, draws, width=width, shared=False)
+        columns = sample_columns(len(queries), self.config.negatives, draws, width=width, shared=False)
         negatives = Negatives.of_other_images(pool, batch, to_device(columns, queries.device))
         own = positives[:, None]
         return self.contrast(queries, own, negatives, others=of_same_value(own, batch))

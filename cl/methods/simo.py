@@ -38,16 +38,16 @@ class Config(MethodConfig):
         return self
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """The batch has N - 1 other images."""
         check_negatives(self.negatives, batch_size - 1)
 
 
 class Method(BaseMethod):
     """SiMo (EqCo, section 3): the first view is the query, the second the key; small views are queries."""
 
+    config: Config
+
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.config = config
         self.target = Target(self.backbone, self.projector, config.ema)
 
     def forward(self, batch: Batch) -> list[Contrast]:
@@ -65,5 +65,4 @@ class Method(BaseMethod):
         return [self.contrast(q, keys[:, None], negatives, others=others) for q in queries]
 
     def after_step(self, progress: float) -> None:
-        """Move the target encoder."""
         self.target.ema_update(self.backbone, self.projector, progress)

@@ -30,7 +30,6 @@ class Config(PrototypeConfig):
     queue_epoch: int | None = Field(ge=0)
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """There must also be epochs that use the queue."""
         super().check(batch_size, epochs)
         if self.queue_epoch and self.queue_epoch >= epochs > 1:
             raise ValueError(

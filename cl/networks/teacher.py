@@ -1,19 +1,10 @@
 """The frozen teacher of distillation, encoded before training or in each step."""
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cl.networks.passes import l2_normalize
-
-
-class Teacher(Protocol):
-    """Gives keys."""
-
-    def embed(self, images: Tensor, positions: Tensor) -> Tensor:
-        """(N, D) unit rows without gradient, of a view (N, 3, S, S) of the images at `positions` (N,)."""
 
 
 class StoredTeacher:
@@ -23,7 +14,7 @@ class StoredTeacher:
         self.features = features
 
     def embed(self, images: Tensor, positions: Tensor) -> Tensor:
-        """See `Teacher`."""
+        """(N, D) unit rows without gradient, of a view (N, 3, S, S) of the images at `positions` (N,)."""
         return self.features[positions].to(images.dtype)
 
 
@@ -43,8 +34,10 @@ class SeeingTeacher:
 
     @torch.no_grad()
     def embed(self, images: Tensor, positions: Tensor) -> Tensor:
-        """See `Teacher`."""
         seen = images * self.scale + self.shift
         if images.shape[-1] != self.size:
             seen = F.interpolate(seen, size=(self.size, self.size), mode="bilinear", antialias=True)
         return l2_normalize(self.network(seen)).to(images.dtype)
+
+
+Teacher = StoredTeacher | SeeingTeacher

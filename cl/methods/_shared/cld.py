@@ -47,7 +47,6 @@ class ClusterConfig(MethodConfig):
         return self
 
     def check(self, batch_size: int, epochs: float) -> None:
-        """The images that are clustered together must divide the batch."""
         images = self.group.images
         if images != "global" and (images < 2 or batch_size % images):
             raise ValueError(

@@ -34,11 +34,11 @@ class BankConfig(MethodConfig):
 class MemoryBankMethod(BaseMethod):
     """A method with one memory bank, which is updated after the step (`remember`)."""
 
+    config: BankConfig
     _new: tuple[Tensor, Tensor, Tensor | None]
 
     def __init__(self, config: BankConfig, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.config = config
         self.bank = Bank(setup.images, config.projector.out, config.bank_momentum)
 
     def against_bank(self, queries: list[Tensor], batch: Batch) -> list[Contrast]:
@@ -59,7 +59,7 @@ class MemoryBankMethod(BaseMethod):
 
 
 def against_banks(
-    method: BaseMethod, config: BankConfig, batch: Batch, pairs: list[tuple[Sequence[Tensor], Bank]]
+    method: BaseMethod, config: BankConfig, batch: Batch, pairs: Sequence[tuple[Sequence[Tensor], Bank]]
 ) -> list[Contrast]:
     """For each of the `pairs`, contrasts of queries (N, D), one per image, with a bank.
 

@@ -67,6 +67,5 @@ class PredictorMethod(BaseMethod):
         return l2_normalize(torch.stack([self.predictor(projections), projections], 1))
 
     def after_step(self, progress: float) -> None:
-        """Move the target encoder, which equals the online encoder before the first step."""
         if self.target:
             self.target.ema_update(self.backbone, self.projector, progress)
