@@ -4,6 +4,5 @@ The matrix of queries and negatives is never stored. Three sums over negatives s
 log-sum-exp of the logits (`log_partition`: InfoNCE and its relatives), and in `sums`, the sums of
 softplus(s - b) (losses that classify each pair by itself) and of log(1 - exp(s - Z)) (Invariant Spread).
 `blocks` computes the logits block by block, in memory linear in N and K, for the values and again for the
-exact gradients. The backward pass of a contrastive loss is `_LogPartition.backward` in `log_partition`, or
-`_PointwiseSum.backward` in `sums`.
+exact gradients.
 """

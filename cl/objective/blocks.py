@@ -23,7 +23,7 @@ class Block(NamedTuple):
     logits: (n, k).
     flat: (n k + 1,), the memory of `logits`, and a spare element at the end.
     masked: positions in `flat` to mask; columns outside this block map to the spare element.
-    masks: what else to mask, by the images of its queries and of its negatives.
+    masks: what else to mask, by the images of all queries and of all negatives.
     """
 
     rows: slice
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     logits: Tensor
     flat: Tensor
     masked: Tensor | None
-    masks: list[Mask]
+    masks: tuple[Mask, ...]
 
     def fill(self, value: float) -> Tensor:
         """Overwrite logits that do not count, in place; returns the block (n, k)."""
@@ -39,7 +39,7 @@ class Block(NamedTuple):
             self.flat.index_fill_(0, self.masked, value)
         for mask in self.masks:
             left_out = torch.empty_like(self.logits, dtype=torch.bool)  # in the memory order of the block
-            mask.left_out(mask.queries[:, None], mask.rows, out=left_out)
+            mask.left_out(mask.queries[self.rows, None], mask.rows[self.columns], out=left_out)
             self.logits.masked_fill_(left_out, value)
         return self.logits
 
@@ -76,11 +76,7 @@ class BlockwiseLogits:
                 yield self._block(shift, rows, slice(column, min(column + width, k)))
 
     def gradients(
-        self,
-        weight: Tensor,
-        shift: Tensor,
-        derivative: Callable[[Block], Tensor],
-        needed: tuple[bool, bool],
+        self, weight: Tensor, shift: Tensor, derivative: Callable[[Block], Tensor], needed: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Gradients to the queries (N, D) and to the negatives (K, D), where `needed`.
 
@@ -106,9 +102,7 @@ class BlockwiseLogits:
         q, k = self._scaled[rows], self.negatives[columns]
         memory = self._memory[: len(q) * len(k) + 1]
         logits = self._product(q, k, None if shift is None else shift[rows], memory[:-1])
-        masked = self._masked(rows, columns.start, logits)
-        masks = [mask.of_block(rows, columns) for mask in self.masks]
-        return Block(rows, columns, logits, memory, masked, masks)
+        return Block(rows, columns, logits, memory, self._masked(rows, columns.start, logits), self.masks)
 
     def _masked(self, rows: slice, start: int, logits: Tensor) -> Tensor | None:
         """The flat positions of the excluded columns in the block that begins at column `start`, if any."""

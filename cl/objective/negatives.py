@@ -25,10 +25,6 @@ class Mask(NamedTuple):
     rows: Tensor
     left_out: Callable[..., Tensor]
 
-    def of_block(self, rows: slice, columns: slice) -> "Mask":
-        """The same for some queries and rows."""
-        return Mask(self.queries[rows], self.rows[columns], self.left_out)
-
     def of_columns(self, columns: Tensor, queries: Tensor | slice = slice(None)) -> Tensor:
         """(N, E) bool: which of the columns (N, E) of these queries do not count."""
         return self.left_out(self.rows[columns], self.queries[queries, None])

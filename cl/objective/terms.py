@@ -220,15 +220,13 @@ class TwoViews:
 
     def cross_correlation(self) -> Tensor:
         """(D, D): mean of a_i b_j over the images of all ranks, with standardised coordinates."""
-        centred = [self._centred(view) for view in (self.first, self.second)]
-        a, b = (x / (mean_over_ranks(x.square().mean(0)) + EPSILON).sqrt() for x in centred)
+        a, b = (x / (mean_over_ranks(x.square().mean(0)) + EPSILON).sqrt() for x in self._centred())
         return mean_over_ranks(a.T @ b / len(a))
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """(D, D) of each view: the unbiased covariance of its coordinates over the images of all ranks."""
         images = len(self.first) * ranks()
-        centred = [self._centred(view) for view in (self.first, self.second)]
-        a, b = (mean_over_ranks(x.T @ x / len(x)) * (images / (images - 1)) for x in centred)
+        a, b = (mean_over_ranks(x.T @ x / len(x)) * (images / (images - 1)) for x in self._centred())
         return a, b
 
     def squared_distances(self) -> Tensor:
@@ -239,10 +237,11 @@ class TwoViews:
         """Scalar: the largest coordinate."""
         return torch.maximum(self.first.abs().amax(), self.second.abs().amax())
 
-    @staticmethod
-    def _centred(view: Tensor) -> Tensor:
-        view = view if view.dtype == torch.float64 else view.float()  # bfloat16 is too coarse for statistics
-        return view - mean_over_ranks(view.mean(0))
+    def _centred(self) -> list[Tensor]:
+        views = self.first, self.second
+        # bfloat16 is too coarse for statistics.
+        full = [view if view.dtype == torch.float64 else view.float() for view in views]
+        return [view - mean_over_ranks(view.mean(0)) for view in full]
 
 
 # What a method gives; a loss takes one of these types.
