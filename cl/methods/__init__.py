@@ -57,8 +57,7 @@ class MethodConfig(BaseConfig):
     def encoded_size(self, size: int) -> int:
         """The side in pixels of the images that the backbone gets from a view of this side.
 
-        Raises:
-            ValueError: the method cannot use views of this side; the message begins with a parameter's name.
+        Raises ValueError, which begins with a parameter's name, if the method cannot use such views.
         """
         return size
 
@@ -178,10 +177,7 @@ class BaseMethod(nn.Module):
         return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
 
     def shuffled(self, images: int, purpose: str) -> Tensor | None:
-        """(W images,) on the CPU: a permutation for ShuffleBN of what all ranks encode in a pass.
-
-        None if there is only one batch-norm group.
-        """
+        """(W images,) on the CPU: ShuffleBN's permutation of all ranks' images; None for one group."""
         if self.bn_groups == 1:
             return None
         return torch.randperm(images * ranks(), generator=self.generator(purpose))

@@ -21,8 +21,7 @@ class Config(BaseConfig):
 def patch_and_stride(side: int, grid: int, patch: int | None) -> tuple[int, int]:
     """The side of a patch (None: neighbours overlap by half) and the distance to the next, edge to edge.
 
-    Raises:
-        ValueError: the patches would not start at whole pixels.
+    Raises ValueError if the patches would not start at whole pixels.
     """
     if patch is None and side % (grid + 1):
         raise ValueError(
@@ -39,11 +38,7 @@ def patch_and_stride(side: int, grid: int, patch: int | None) -> tuple[int, int]
 
 
 def overlapping_patches(images: Tensor, grid: int, patch: int | None = None) -> Tensor:
-    """Cut images of S x S pixels into `grid` x `grid` patches of P x P, as `patch_and_stride` places them.
-
-    Returns:
-        (N G^2, C, P, P), image-major; the patches of an image row by row.
-    """
+    """(N, C, S, S) to (N G^2, C, P, P), image-major: overlapping patches of each image, row by row."""
     size, stride = patch_and_stride(images.shape[-1], grid, patch)
     patches = images.unfold(2, size, stride).unfold(3, size, stride)  # (N, C, G, G, P, P)
     return patches.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)

@@ -12,10 +12,7 @@ def dense_features(network: Backbone, images: Tensor) -> Tensor:
     """The features that a network pools: (N, 3, H, W) to (N, H', W', D), row by row from the top left.
 
     They are those of `forward_features` in timm: a transformer's patches after its last norm, without other
-    tokens, or a convolutional network's last map.
-
-    Raises:
-        ValueError: the network has neither.
+    tokens, or a convolutional network's last map. Raises ValueError if the network has neither.
     """
     timm_network: Any = network  # or our own residual network
     features: Any = timm_network.forward_features(images) if hasattr(network, "forward_features") else None

@@ -26,9 +26,7 @@ class Config(BaseConfig):
     )
     last_bias: bool
     std: float | None = Field(
-        gt=0,
-        description="of the normally distributed initial weights; biases start at 0. null: PyTorch's "
-        "initialisation",
+        gt=0, description="of normal initial weights; biases start at 0. null: PyTorch's initialisation"
     )
 
     @model_validator(mode="after")

@@ -25,10 +25,7 @@ def l2_normalize(x: Tensor) -> Tensor:
 
 
 def image_major(views: list[Tensor]) -> Tensor:
-    """V views (N, 3, H, W) as one batch (N V, 3, H, W), in which the views of an image are adjacent.
-
-    It is channels-last, as convolutions take it.
-    """
+    """V views (N, 3, H, W) as one batch (N V, 3, H, W), channels-last; an image's views are adjacent."""
     if len(views) == 1:
         return views[0]
     return torch.stack([view.movedim(1, -1) for view in views], 1).flatten(0, 1).movedim(-1, 1)

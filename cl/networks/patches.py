@@ -77,8 +77,7 @@ def encode(
 ) -> Tensor:
     """(N, 3, H, W) through the three networks to (N, E, D), E embeddings per image; E = 1 for whole views.
 
-    Args:
-        generator: draws the direction for `pairs=drawn`.
+    `generator` draws the direction for `pairs=drawn`.
     """
     if isinstance(config, Whole):
         return predictor(projector(backbone(images)))[:, None]

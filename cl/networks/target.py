@@ -47,8 +47,7 @@ class Target(nn.Sequential):
     def embed(self, images: Tensor, order: Tensor | None = None) -> Tensor:
         """(N, 3, H, W) to unit rows (N, D) without gradient.
 
-        Args:
-            order: (W N,), a permutation of all ranks' images for the pass (ShuffleBN); None: none.
+        `order`: (W N,), a permutation of all ranks' images for the pass (ShuffleBN).
         """
         if order is None:
             return l2_normalize(self(images))

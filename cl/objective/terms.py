@@ -136,12 +136,8 @@ class Contrast:
 def of_same_value(keys: Tensor, batch: Batch, *, queries: int = 1) -> tuple[Tensor, Tensor] | None:
     """The keys of the k - 1 images drawn together with each image, and which of these have its value.
 
-    Args:
-        keys: (N, P, D), P of each image of this rank.
-        queries: how many queries each image has, E.
-
-    Returns:
-        (N E, (k - 1) P, D) and (N E, (k - 1) P) bool, image-major; None if images are drawn one by one.
+    From `keys` (N, P, D), P of each image of this rank, to (N E, (k - 1) P, D) and (N E, (k - 1) P) bool,
+    image-major, for E `queries` of each image; None if images are drawn one by one.
     """
     if batch.positive is None:
         return None
@@ -157,9 +153,8 @@ def of_same_value(keys: Tensor, batch: Batch, *, queries: int = 1) -> tuple[Tens
 def all_against_all(embeddings: Sequence[Tensor], batch: Batch) -> tuple[Tensor, Tensor, Negatives]:
     """Each of an image's V embeddings, V x (N, D), against those of all ranks' other images (SimCLR: V = 2).
 
-    Returns:
-        Queries (N V, D), image-major; their positives (N V, V - 1, D), the other embeddings of the image; and
-        the negatives.
+    Returns queries (N V, D), image-major; their positives (N V, V - 1, D), the other embeddings of the image;
+    and the negatives.
     """
     views = len(embeddings)
     stacked = torch.stack(list(embeddings), 1)  # (N, V, D)

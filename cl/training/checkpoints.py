@@ -138,6 +138,5 @@ def load_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: dict[s
         parameter = parameters[parameter_name]
         if tensor.shape == parameter.shape:  # give it its parameter's memory layout
             tensor = torch.empty_like(parameter).copy_(tensor)
-        optimizer.state[parameter][name] = tensor.to(
-            parameter.device
-        )  # fused optimizers keep their step on the device too
+        # Fused optimizers keep their step on the device too.
+        optimizer.state[parameter][name] = tensor.to(parameter.device)

@@ -45,9 +45,7 @@ class Config(BaseConfig):
     betas: tuple[Beta, Beta] | None = Field(None, description="only for kind=adamw")
     lars: Lars | None = Field(None, description="only for kind=lars")
     weight_decay: float = Field(ge=0)
-    final_weight_decay: float | None = Field(
-        None, ge=0, description="end of the decay's half cosine over the whole run; null: constant decay"
-    )
+    final_weight_decay: float | None = Field(None, ge=0, description="end of a half cosine; null: constant")
     decay_1d: bool = Field(True, description="weight decay on biases and norm layers too")
     clip: float | None = Field(None, gt=0, description="largest norm of the gradient over all parameters")
     clip_each: float | None = Field(None, gt=0, description="largest norm of the gradient of each tensor")
@@ -57,13 +55,9 @@ class Config(BaseConfig):
         description="cosine: over the steps after warm-up; cosine_whole: over the whole run, times warm-up"
     )
     per: Literal["step", "epoch"] = Field("step", description="how often the learning rate changes")
-    final: float = Field(
-        0.0, ge=0, lt=1, description="where a cosine ends, as a fraction of the largest rate"
-    )
-    milestones: list[float] = Field(
-        description="schedule=steps: fractions of the run at which the rate is multiplied by `gamma`"
-    )
-    gamma: Factor | list[Factor] = Field(description="one factor, or one for each milestone")
+    final: float = Field(0.0, ge=0, lt=1, description="end of a cosine, as a fraction of the largest rate")
+    milestones: list[float] = Field(description="only for schedule=steps: fractions of the run")
+    gamma: Factor | list[Factor] = Field(description="factor of the rate at all milestones, or at each")
 
     @model_validator(mode="after")
     def _optimizer_takes_its_options(self) -> "Config":

@@ -14,20 +14,13 @@ from cl.runtime.tensor_files import below, check_values, licence, load_state, lo
 from cl.training.checkpoints import load_optimizer_state
 
 FILE = Path("models/start.safetensors")  # written by `save`; named in messages
-SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
 # Parameters that older experiments lack, and the values that leave them as they were.
 ADDED: dict[str, Any] = {"arms": [], "ungrouped": False}
 ADDED_TO_PARTS = {("loss", "infonce"): {"positives": "each"}, ("method", "simclr"): {"targets": "first_two"}}
+SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
+OPTIM = ("epochs", "base_lr", "keep_every", "compile", *SCHEDULE)
 # The parameters that may differ between a run and the run that it continues.
-CHANGEABLE = (
-    "seed",
-    "optim.epochs",
-    "optim.base_lr",
-    "optim.keep_every",
-    "optim.compile",
-    "precision",
-    *(f"optim.{name}" for name in SCHEDULE),
-)
+CHANGEABLE = ("seed", "precision", *(f"optim.{name}" for name in OPTIM))
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,9 @@ from cl.runtime.machine import Machine
 
 
 class Task(nn.Module):
-    """A module whose `forward(batch)` turns a batch into a loss, a scalar.
+    """A module whose `forward(batch)` turns a batch into a loss, a scalar."""
 
-    `forward` also leaves the `largest_logit` of the batch, a scalar on the device.
-    """
-
-    largest_logit: Tensor
+    largest_logit: Tensor  # of the last batch, a scalar on the device
     captured = False  # whether encoders run as CUDA graphs, whose outputs the next step overwrites
     # Advice if a loss is not finite.
     remedy = "Lower base_lr or lengthen warmup_epochs of this training's optim"

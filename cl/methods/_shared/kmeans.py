@@ -40,10 +40,8 @@ def batch_clusters(rows: Tensor, clusters: int, iterations: int) -> tuple[Tensor
     """k-means as CLD runs it on a batch: the gradient flows through the last means only.
 
     It starts from the first k rows. The centre of an empty cluster is 0. With fewer rows than clusters, each
-    row is a cluster, and the other centres are 0.
-
-    Returns:
-        The centres (k, D), means of unit rows and not normalised; each row's cluster (N,).
+    row is a cluster, and the other centres are 0. Returns the centres (k, D), means of unit rows and not
+    normalised, and each row's cluster (N,).
     """
     centres = F.pad(rows[:clusters].detach(), (0, 0, 0, max(0, clusters - len(rows))))
     for _ in range(iterations):

@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks import heads, patches
@@ -34,8 +34,6 @@ class PredictorMethod(BaseMethod):
 
     If the config has no `ema`, or null, the online encoder is also the target, as in SimSiam.
     """
-
-    predictor: nn.Module
 
     def __init__(self, config: PredictorMethodConfig, setup: Setup) -> None:
         super().__init__(config, setup)

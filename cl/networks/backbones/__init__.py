@@ -108,11 +108,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 def load(config: BackboneConfig, path: Path) -> Backbone:
-    """A trained backbone in eval mode.
-
-    Raises:
-        ValueError: the file is missing or damaged, or contains another network or NaN.
-    """
+    """A trained backbone in eval mode; ValueError if its file is missing, damaged or of another network."""
     network = build_to_fill(config)
     tensors, _ = load_tensors(path)
     load_state(network, tensors, path, f"run `dvc repro pretrain` for a {config.title}")
@@ -121,10 +117,9 @@ def load(config: BackboneConfig, path: Path) -> Backbone:
 
 
 def check_size(name: str, network: nn.Module, size: int, place: str, channels: int = RGB) -> None:
-    """Check that a network, on any device and in any precision, takes square images of this side in pixels.
+    """Raises ValueError unless a network takes square images of this side in pixels, and these channels.
 
-    Raises:
-        ValueError: it does not, for example because its patches do not divide them, or it has other channels.
+    It may be on any device and in any precision.
     """
     if (expected := getattr(network, "image_channels", channels)) != channels:
         raise ValueError(
@@ -148,10 +143,7 @@ def with_channels_of(network: nn.Module, tensors: dict[str, Tensor]) -> dict[str
     """The tensors of a network for RGB, with the first layer inflated to the network's channels.
 
     Every channel gets the mean of the three filters, times 3 / C: an image of C equal channels then gives
-    what a gray image gave.
-
-    Raises:
-        ValueError: the tensors are of a network for other channels than RGB, and not as many.
+    what a gray image gave. Raises ValueError if the tensors are for yet other channels.
     """
     fitted = dict(tensors)
     for name, expected in network.state_dict().items():
