@@ -50,8 +50,7 @@ class Method(PrototypeMethod):
 
     The prototypes are the last layer's weights as unit rows, whatever their length (its weight norm).
 
-    Attributes:
-        centre: (K,), of the teacher's logits before the temperature.
+    centre: (K,), of the teacher's logits before the temperature.
     """
 
     config: Config

@@ -28,9 +28,8 @@ class Method(BaseMethod):
     z is an embedding of length 1; the rows of W are trained and have any length. With InfoNCE, the loss is
     the cross-entropy with the image's position as its class.
 
-    Attributes:
-        weights: W, (n, D), a row for every image.
-        groups: (n,) int64, as in `Batch.row_groups`, of the images that have been in a batch.
+    weights: W, (n, D), a row for every image.
+    groups: (n,) int64, as in `Batch.row_groups`, of the images that have been in a batch.
     """
 
     def __init__(self, config: Config, setup: Setup) -> None:

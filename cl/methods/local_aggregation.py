@@ -59,7 +59,6 @@ class Aggregation(Contrast):
     close: Negatives | None = None
 
     def positive_logits(self) -> Tensor:
-        """(N, 1): the logarithm in the class's docstring."""
         assert self.close is not None
         close, far = (
             log_partition(self.queries, rows, self.temperature) for rows in (self.close, self.negatives)
@@ -88,8 +87,7 @@ class Method(MemoryBankMethod):
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
         self.warmup_epochs, self.iterations = config.warmup_epochs, config.iterations
-        neighbours = max(2, round(setup.images / config.images_per_neighbour))
-        self.neighbours = min(neighbours, setup.images)
+        self.neighbours = min(max(2, round(setup.images / config.images_per_neighbour)), setup.images)
         self.clusters = max(1, round(setup.images / config.images_per_cluster))
         self.sizes = {"background_neighbours": self.neighbours, "clusters": self.clusters}
         self.labels = nn.Buffer(torch.full((config.clusterings, setup.images), -1, dtype=torch.int32))

@@ -41,8 +41,7 @@ class Config(PrototypeConfig):
 class Method(PrototypeMethod):
     """Algorithm 1 of SwAV, with codes of the first two views.
 
-    Attributes:
-        queued: scalar int64, how many embeddings per view have been enqueued so far.
+    queued: scalar int64, how many embeddings per view have been enqueued so far.
     """
 
     _new: Tensor

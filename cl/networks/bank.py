@@ -20,11 +20,10 @@ class Bank(nn.Module):
     Rows start as random unit rows. InstDisc's and CMC's code draws them uniformly in +-sqrt(3 / D), so that
     their length is 1 only on average; VISSL and Local Aggregation then normalise them.
 
-    Attributes:
-        rows: (images, D), unit rows.
-        groups: (images,) int64, as in `Batch.row_groups`; known after an image's first update.
-        log_normalizer: scalar, log of the mean of exp(logit) in the first batch, and constant afterwards: an
-            estimate of log(Z / images), with InstDisc's Z = sum_j exp(z . v_j / temperature). NaN before.
+    rows: (images, D), unit rows.
+    groups: (images,) int64, as in `Batch.row_groups`; known after an image's first update.
+    log_normalizer: scalar, log of the mean of exp(logit) in the first batch, and constant afterwards: an
+        estimate of log(Z / images), with InstDisc's Z = sum_j exp(z . v_j / temperature). NaN before.
     """
 
     def __init__(self, images: int, width: int, momentum: float) -> None:
@@ -77,7 +76,9 @@ class Bank(nn.Module):
             draw = start_drawing(generator, shape, below, positions.device)
         if following is not None:
             self._ahead = start_drawing(following, shape, below, positions.device)
-        samples = to_device(draw.finished(), positions.device).long()
+        for part in draw.parts:
+            part.result()
+        samples = to_device(draw.samples, positions.device).long()
         return samples if own else samples.add_(samples >= positions[:, None])
 
     def has_normalizer(self) -> bool:
@@ -101,12 +102,6 @@ class Draw(NamedTuple):
     what: tuple[int, tuple[int, int], int]
     samples: Tensor
     parts: list[Future[None]]
-
-    def finished(self) -> Tensor:
-        """The samples, once all are drawn."""
-        for part in self.parts:
-            part.result()
-        return self.samples
 
 
 def start_drawing(

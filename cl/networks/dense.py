@@ -21,18 +21,13 @@ def dense_features(network: Backbone, images: Tensor) -> Tensor:
         is_last = getattr(network, "output_fmt", "NCHW") == "NHWC"  # the width
         return features if is_last else features.permute(0, 2, 3, 1)
     if len(shape) == 3:
-        others, height, width = _grid(network, shape[1], images)
-        if others + height * width == shape[1]:
-            return features[:, others:].unflatten(1, (height, width))
+        rows, columns = images.shape[2:]
+        others = getattr(network, "num_prefix_tokens", shape[1] - math.isqrt(shape[1]) ** 2)
+        patches = shape[1] - others  # in a grid of the images' ratio
+        height = max(1, round(math.sqrt(patches * rows / columns)))
+        if patches % height == 0:
+            return features[:, others:].unflatten(1, (height, -1))
     raise ValueError(
         f"{type(network).__name__} gives no map and no grid of patches for {images.shape[2]} x "
         f"{images.shape[3]} px; choose a transformer or a residual network"
     )
-
-
-def _grid(network: Backbone, tokens: int, images: Tensor) -> tuple[int, int, int]:
-    """How many tokens come before the patches, and the patches' rows and columns, in the images' ratio."""
-    rows, columns = images.shape[2:]
-    others = getattr(network, "num_prefix_tokens", tokens - math.isqrt(tokens) ** 2)
-    height = max(1, round(math.sqrt((tokens - others) * rows / columns)))
-    return others, height, (tokens - others) // height

@@ -12,11 +12,10 @@ NO_GROUP = torch.iinfo(torch.int64).min  # of the random initial rows: equals no
 class Queue(nn.Module):
     """A ring of the newest embeddings, initially random unit rows.
 
-    Attributes:
-        rows: (size, D).
-        groups: (size,) int64, the group of each row's image, as in `Batch.row_groups`.
-        within: (size,) int64, its value as in `Batch.within`; None where all rows are negatives.
-        oldest: scalar, the row to be replaced next.
+    rows: (size, D).
+    groups: (size,) int64, the group of each row's image, as in `Batch.row_groups`.
+    within: (size,) int64, its value as in `Batch.within`; None where all rows are negatives.
+    oldest: scalar, the row to be replaced next.
     """
 
     def __init__(self, size: int, width: int, *, within: bool = False) -> None:

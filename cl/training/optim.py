@@ -23,9 +23,7 @@ class Lars(BaseConfig):
     eps: float = Field(ge=0, description="added to the denominator of the trust ratio")
     adapt_1d: bool = Field(description="a trust ratio for biases and norm layers too")
     norm: Literal["sum", "parts"] = Field(description="denominator: |g + decay w|, or |g| + decay |w|")
-    order: Literal["ratio", "ratio_rate", "last"] = Field(
-        description="what scales the gradient in the momentum buffer: the ratio, ratio and rate, or nothing"
-    )
+    order: Literal["ratio", "ratio_rate", "last"] = Field(description="of trust ratio, rate and momentum")
 
 
 class Config(BaseConfig):
@@ -51,9 +49,7 @@ class Config(BaseConfig):
     clip_each: float | None = Field(None, gt=0, description="largest norm of the gradient of each tensor")
     warmup_epochs: float = Field(ge=0, description="linear from `warmup_start`; see `warmup`")
     warmup_start: float = Field(0.0, ge=0, le=1, description="fraction of the largest rate")
-    schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(
-        description="cosine: over the steps after warm-up; cosine_whole: over the whole run, times warm-up"
-    )
+    schedule: Literal["cosine", "cosine_whole", "constant", "steps"] = Field(description="see `lr_factor`")
     per: Literal["step", "epoch"] = Field("step", description="how often the learning rate changes")
     final: float = Field(0.0, ge=0, lt=1, description="end of a cosine, as a fraction of the largest rate")
     milestones: list[float] = Field(description="only for schedule=steps: fractions of the run")

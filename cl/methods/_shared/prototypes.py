@@ -38,9 +38,8 @@ class PrototypeMethod(BaseMethod):
     under the code, sum_k q_k c_k, and its negatives are all prototypes. Images are not negatives of each
     other, so groups of images do not matter.
 
-    Attributes:
-        prototypes: (K, D).
-        epoch: scalar int64, the current epoch.
+    prototypes: (K, D).
+    epoch: scalar int64, the current epoch.
     """
 
     negatives_are_images = False

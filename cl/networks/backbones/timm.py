@@ -102,11 +102,9 @@ def _options(config: Config) -> dict[str, Any]:
                 f"{REMEDIES[name]}"
             )
     asked = {key: value for option in chosen.values() for key, value in option.items()}
-    sizes: list[dict[str, Any]] = [
-        {"img_size": config.size, "dynamic_img_size": True},
-        {"img_size": config.size},
-    ]
-    return next((asked | size for size in sizes if not _refusal(config, asked | size)), asked)
+    sized = asked | {"img_size": config.size}
+    tried = (sized | {"dynamic_img_size": True}, sized)
+    return next((options for options in tried if not _refusal(config, options)), asked)
 
 
 def _refusal(config: Config, options: dict[str, Any]) -> str:
