@@ -49,10 +49,7 @@ class Method(BaseMethod):
         self.colour = Bank(setup.images, width, config.bank_momentum)
 
     def forward(self, batch: Batch) -> list[Contrast]:
-        """For each view of N images, a contrast of lightness with the bank of colour, and one of colour.
-
-        All contrasts use the same images as negatives. Each bank has a separate normalizer.
-        """
+        """For each view of N images, a contrast of lightness with the bank of colour, and one of colour."""
         views = [view.unbind(1) for view in in_passes(self._encode, batch.views, separate=1)]
         self._new = batch.positions, torch.stack(views[0]).detach(), batch.row_groups()
         lightness, colour = zip(*views, strict=True)

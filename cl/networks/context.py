@@ -8,10 +8,7 @@ from cl.runtime.base_config import BaseConfig
 
 
 class Config(BaseConfig):
-    """Residual `blocks` with `width` channels inside; `scale` multiplies the predictions.
-
-    CPC v2 uses blocks=5, width=256 and scale=0.1.
-    """
+    """Residual `blocks` with `width` channels inside; `scale` multiplies the predictions."""
 
     blocks: int = Field(gt=0)
     width: int = Field(gt=0)

@@ -14,10 +14,7 @@ from cl.runtime.distributed import permute, ranks
 
 
 class Ema(BaseConfig):
-    """The target encoder's momentum, constant or rising to 1.
-
-    The schedule is m(t) = 1 - (1 - m) (1 + cos(pi t)) / 2 (BYOL, section 3.2).
-    """
+    """The target encoder's momentum m, constant or 1 - (1 - m) (1 + cos(pi t)) / 2 (BYOL, section 3.2)."""
 
     momentum: float = Field(ge=0, lt=1)
     schedule: Literal["constant", "cosine"]

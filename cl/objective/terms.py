@@ -53,10 +53,7 @@ class Contrast:
         return logits.logsumexp(1)
 
     def negative_log_partition(self, sharpness: float = 1.0) -> Tensor:
-        """(N,): log of the sum of exp(sharpness q . k / temperature) over the negatives; 0 if none counts.
-
-        `cl.objective.log_partition` computes it, and its gradient.
-        """
+        """(N,): log of the sum of exp(sharpness q . k / temperature) over the negatives; 0 if none counts."""
         result = log_partition(self.queries, self.negatives, self.temperature / sharpness)
         return result.masked_fill(~self.has_negatives(), 0) if self.negatives.can_be_empty else result
 

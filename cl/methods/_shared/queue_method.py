@@ -71,10 +71,7 @@ class TargetQueueMethod(QueueMethod):
         self.target = Target(self.backbone, self.projector, config.ema)
 
     def after_step(self, progress: float) -> None:
-        """Move the target encoder, then enqueue.
-
-        As in the paper, the target moves before the next keys are computed, and keeps its running statistics.
-        """
+        """Move the target encoder, then enqueue; as in the paper, before the next keys are computed."""
         self.target.ema_update(self.backbone, self.projector, progress)
         super().after_step(progress)
 
