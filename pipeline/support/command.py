@@ -37,18 +37,7 @@ LESS_MEMORY = (
 
 def entry_point(function: Callable[..., None]) -> Callable[..., None]:
     """As `cl.console.command.entry_point`, with the loggers in CL_LOG; DVC's users learn how to go on."""
-
-    @functools.partial(command.entry_point, less_memory=LESS_MEMORY)
-    def run(*args: Any, **kwargs: Any) -> None:
-        with _logging():
-            function(*args, **kwargs)
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        with _next_step_after_failure():
-            run(*args, **kwargs)
-
-    return wrapped
+    return _next_step_after_failure()(command.entry_point(_logging()(function), LESS_MEMORY))
 
 
 @contextmanager
