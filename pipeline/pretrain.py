@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.data.transform import Transform
 from cl.networks.batch_norm import has_batch_norm
 from cl.pretraining import selection, view_sheet
 from cl.pretraining.adaptation import Adaptation
@@ -51,27 +50,29 @@ def main() -> None:
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
         results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
         results.notes |= {"precision": here.precision, "compiled": params.optim.compile}
-        tested = adaptation(params, weights, bank, queries, here)
+        tested = _adaptation(params, weights, bank, queries, here)
         weights.tensors.clear()  # each training loads its own
         if tested:
             progress.say(tested.expectation)
         for line in introduction(params, bank, queries):
             progress.say(line)
-        trained = _trained_best(params, bank, queries, here, tested, run, progress)
-        params, task, data, rows = trained.params, trained.task, trained.data, trained.rows
+        arms, quality = pretraining.arms(params, queries), list[float]()
+
+        def train_arm(number: int) -> _Trained:
+            folder = f"arm{number + 1}" if len(arms) > 1 else ""
+            return _trained(arms[number], bank, queries, here, run.checkpoints(folder), progress)
+
+        if tested and len(arms) > 1:
+            quality = _quality_of_arms(params, tested, train_arm, progress)
+        trained = train_arm(quality.index(max(quality)) if quality else 0)  # restored from its checkpoints
+        params, task, rows = trained.params, trained.task, trained.rows
         outcome = tested.keep_better(task.method.evaluated[0], params.seed) if tested else None
         unchanged = outcome is not None and not outcome.is_better
         if command.is_main_process():
-            _write_results(results, rows, data, params, task)
-            if trained.kept.exists():
-                last = "" if unchanged else f"{rows[-1]['epoch']}.safetensors"  # models/method.safetensors
-                ignored = shutil.ignore_patterns(last)
-                shutil.copytree(trained.kept, results.folder / trained.kept.name, ignore=ignored)
+            _write_results(results, trained, unchanged=unchanged)
             if outcome:
-                results.notes["adaptation"] = outcome.notes | {"arms": trained.arms}
+                results.notes["adaptation"] = outcome.notes | {"arms": quality}
                 progress.say(outcome.sentence)
-            if unchanged:  # the last epoch measured another encoder
-                results.metrics.pop("pretrain_knn_top1", None)
             sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))
             found = selection.verdict(rows, *sizes, negatives=bool(task.negatives))
             results.notes |= {"state": found.state, "verdict": found.sentence}
@@ -79,16 +80,11 @@ def main() -> None:
             parent = results.notes["parent"] = weights.summary(params.start_name)
             provenance.check_unchanged("pretrain")
             origins = {"parent": parent, "teacher": teacher.note(results, params, here)}
-            epochs = 0 if unchanged else rows[-1]["epoch"]
-            _save_models(params, task, trained.optimizer, origins, data.transform, epochs=epochs)
+            _save_models(trained, origins, 0 if unchanged else rows[-1]["epoch"])
 
 
 class _Trained(NamedTuple):
-    """What a training leaves.
-
-    kept: the folder of earlier epochs, if any were kept.
-    arms: how well the training images were classified after each arm, in percent.
-    """
+    """What a training leaves; `kept` is the folder of the method after earlier epochs, if any were kept."""
 
     params: Params
     task: PretrainingTask
@@ -96,28 +92,18 @@ class _Trained(NamedTuple):
     data: TrainSet
     rows: list[dict[str, Any]]
     kept: Path
-    arms: Sequence[float] = ()
 
 
-def _trained_best(
-    params: Params,
-    bank: Reader,
-    queries: Reader,
-    here: Machine,
-    tested: Adaptation | None,
-    run: runs.Run,
-    progress: Progress,
-) -> _Trained:
-    """The best arm by the training images. Each has its checkpoints, from which the best one is restored."""
-    arms = pretraining.arms(params, queries)
-    if not tested or len(arms) == 1:
-        return _trained(params, bank, queries, here, run.checkpoints(), progress)
+def _quality_of_arms(
+    params: Params, tested: Adaptation, train_arm: Callable[[int], _Trained], progress: Progress
+) -> list[float]:
+    """How well the training images are classified after each arm, in percent."""
     quality = []
-    for number, arm in enumerate(arms):
+    for number in range(1 + len(params.arms)):
         changes = f" with {json.dumps(params.arms[number - 1])}" if number else ""
-        progress.say(f"arm {number + 1} of {len(arms)}{changes}")
+        progress.say(f"arm {number + 1} of {1 + len(params.arms)}{changes}")
         try:
-            task = _trained(arm, bank, queries, here, run.checkpoints(f"arm{number + 1}"), progress).task
+            task = train_arm(number).task
             quality.append(tested.quality(task.method.evaluated[0], params.seed))
             del task  # before the next one is built
         except FloatingPointError as error:  # in all processes; if every arm diverges, the first fails again
@@ -126,8 +112,7 @@ def _trained_best(
     best = quality.index(max(quality))
     numbers = " and ".join(f"{each:.1f} %" for each in quality)
     progress.say(f"{numbers} of the training images are classified correctly: arm {best + 1} is judged")
-    found = _trained(arms[best], bank, queries, here, run.checkpoints(f"arm{best + 1}"), progress)
-    return found._replace(arms=quality)
+    return quality
 
 
 def _trained(
@@ -163,7 +148,7 @@ def _trained(
     return _Trained(params, task, optimizer, data, rows, kept)
 
 
-def adaptation(
+def _adaptation(
     params: Params, weights: Start, bank: Reader, queries: Reader, here: Machine
 ) -> Adaptation | None:
     """What compares the encoder with its start, if the parameters ask for the better one."""
@@ -205,18 +190,19 @@ def _settings(params: Params, data: TrainSet, here: Machine) -> str:
     )
 
 
-def _write_results(
-    results: command.Results,
-    rows: list[dict[str, Any]],
-    data: TrainSet,
-    params: Params,
-    task: PretrainingTask,
-) -> None:
+def _write_results(results: command.Results, trained: _Trained, *, unchanged: bool) -> None:
+    """What the report shows of a training; if `unchanged`, its encoder is not handed over."""
+    params, task, rows, plan = trained.params, trained.task, trained.rows, trained.data.plan
     write_epochs(rows, results.folder / "epochs.csv")
-    view_sheet.draw(data, results.folder / "views.png")
-    results.notes |= data.transform.shown
-    last = {"pretrain_loss": "loss", "pretrain_knn_top1": "knn_top1"}  # no kNN without labels
-    results.metrics |= {name: rows[-1][column] for name, column in last.items() if column in rows[-1]}
+    view_sheet.draw(trained.data, results.folder / "views.png")
+    results.notes |= trained.data.transform.shown
+    if trained.kept.exists():
+        last = "" if unchanged else f"{rows[-1]['epoch']}.safetensors"  # models/method.safetensors
+        ignored = shutil.ignore_patterns(last)
+        shutil.copytree(trained.kept, results.folder / trained.kept.name, ignore=ignored)
+    results.metrics["pretrain_loss"] = rows[-1]["loss"]
+    if "knn_top1" in rows[-1] and not unchanged:  # there are labels, and it is that of this encoder
+        results.metrics["pretrain_knn_top1"] = rows[-1]["knn_top1"]
     results.notes |= {
         "backbone": params.backbone.title,
         "batch_norm": has_batch_norm(task.method),
@@ -226,21 +212,14 @@ def _write_results(
         "effective_lr": params.optim.peak_lr,
         "negatives": task.negatives,
         "sizes": task.method.sizes,
-        "images_left_out": data.plan.samples % data.plan.batch_size,
+        "images_left_out": plan.samples % plan.batch_size,
         "images_per_second": round(sum(row["images_per_second"] for row in rows) / len(rows), 1),
     }
 
 
-def _save_models(
-    params: Params,
-    task: PretrainingTask,
-    optimizer: Optimizer,
-    origins: dict[str, Any],
-    transform: Transform,
-    *,
-    epochs: int,
-) -> None:
+def _save_models(trained: _Trained, origins: dict[str, Any], epochs: int) -> None:
     """Save the backbone for evaluations, the method for analyses, the optimizer for later runs."""
+    method, transform = trained.task.method, trained.data.transform
     metadata = {
         "transform": transform.model_dump_json(),
         "parameters": json.dumps(provenance.declared("pretrain")[1]),
@@ -248,11 +227,11 @@ def _save_models(
         "epochs": str(epochs),
     }
     if transform.bands:  # the parameters do not tell how many
-        metadata["network"] = params.backbone.model_dump_json()
+        metadata["network"] = trained.params.backbone.model_dump_json()
     metadata |= {name: json.dumps(origin) for name, origin in origins.items() if origin}
-    save_tensors(task.method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
-    save_tensors(task.method.state_dict(), locations.METHOD, metadata)
-    save_tensors(optimizer_state(task.method, optimizer), locations.OPTIMIZER, metadata)
+    save_tensors(method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
+    save_tensors(method.state_dict(), locations.METHOD, metadata)
+    save_tensors(optimizer_state(method, trained.optimizer), locations.OPTIMIZER, metadata)
 
 
 if __name__ == "__main__":
