@@ -72,10 +72,11 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
     if project in Path.cwd().parents:
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
     given, notes = parse(overrides), list[str]()
-    mistakes.check_choices(given)
+    mistakes.refuse(mistakes.wrong_choice(each, given) for each in given)
     try:
         composed = _choose(given, notes.append)
-        mistakes.check_keys(given, _plain(composed))
+        values = _plain(composed)
+        mistakes.refuse(mistakes.wrong_key(each, given, values) for each in given)
         _set(composed, given)
         _drop_what_is_not_chosen(composed, given)
         _drop_what_needs_labels(composed, notes.append)

@@ -1,8 +1,7 @@
 """What is wrong with overrides, and what to type instead."""
 
 import difflib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
 
 from hydra.core.override_parser.types import Override
 
@@ -13,17 +12,8 @@ from pipeline.support.provenance import command
 SHOWN = 4  # names that are suggested
 
 
-def check_choices(given: list[Override]) -> None:
-    """Raises ValueError for a choice that does not exist, and for several where one is possible."""
-    _refuse(_wrong_choice(override, given) for override in given)
-
-
-def check_keys(given: list[Override], values: Values) -> None:
-    """Raises ValueError for an override of a parameter that is not among `values`, which the choices give."""
-    _refuse(_wrong_key(override, values, given) for override in given)
-
-
-def _refuse(problems: Iterator[str | None]) -> None:
+def refuse(problems: Iterable[str | None]) -> None:
+    """Raises ValueError with the first problem, if there is one."""
     if problem := next(filter(None, problems), None):
         raise ValueError(problem)
 
@@ -36,14 +26,8 @@ def not_chosen(group: str, name: str, chosen: list[str]) -> str:
     return f"{group}.{name} is not a parameter{suggestion(name, chosen or choices(chooser))}"
 
 
-def _misplaced(group: str, value: Any) -> str:
-    """The sentence about names given to the parameter that holds the entries, not to its group."""
-    names = value if isinstance(value, list) else [] if value is None else [value]
-    chosen = f"{ENTRIES[group]}=[{','.join(map(str, names))}]"
-    return f"{group} holds the parameters of each; choose them with {chosen}"
-
-
-def _wrong_choice(override: Override, given: list[Override]) -> str | None:
+def wrong_choice(override: Override, given: list[Override]) -> str | None:
+    """The sentence about a choice that does not exist, and about several where one is possible."""
     if override.is_sweep_override():
         run = command(_texts(given), "--queue")
         return f"{override.input_line} has several values; `{run}` queues a run for each of them"
@@ -68,21 +52,22 @@ def _wrong_choice(override: Override, given: list[Override]) -> str | None:
             inside = [each for each in known if each.startswith(f"{choice.split('/')[0]}/")]
             wrong = f"{group}={choice} does not exist"
             wrong += suggestion(choice, inside or known, f"pipeline/conf/{group}")
-            is_folder = group == "dataset" and not near(choice, known)
-            return f"{wrong}. {_own_folder(choice, given)}" if is_folder else wrong
+            if group == "dataset" and not near(choice, known):
+                others = [each for each in given if each.key_or_group not in ("dataset", "recipe")]
+                run = command(["recipe=own/small", f"dataset.name={choice}", *_texts(others)])
+                wrong += f". For a folder of your own images, run `{run}`"
+            return wrong
     return None
 
 
-def _own_folder(name: str, given: list[Override]) -> str:
-    others = [each for each in given if each.key_or_group not in ("dataset", "recipe")]
-    run = command(["recipe=own/small", f"dataset.name={name}", *_texts(others)])
-    return f"For a folder of your own images, run `{run}`"
-
-
-def _wrong_key(override: Override, values: Values, given: list[Override]) -> str | None:
+def wrong_key(override: Override, given: list[Override], values: Values) -> str | None:
+    """The sentence about a parameter that is not among `values`, which the choices give."""
     key = override.key_or_group
     if key in ENTRIES:
-        return _misplaced(key, override.value())
+        value = override.value()
+        listed = value if isinstance(value, list) else [] if value is None else [value]
+        chosen = f"{ENTRIES[key]}=[{','.join(map(str, listed))}]"
+        return f"{key} holds the parameters of each; choose them with {chosen}"
     if key in groups() or override.is_add() or override.is_force_add():
         return None
     parent, siblings = "", {**dict.fromkeys(groups()), **values}
