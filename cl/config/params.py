@@ -10,7 +10,6 @@ from cl.losses import LossConfig
 from cl.methods import MethodConfig
 from cl.networks import patches
 from cl.networks.backbones import BackboneConfig
-from cl.networks.batch_norm import has_batch_norm
 from cl.pretraining import monitor
 from cl.runtime.base_config import BaseConfig, Seed
 from cl.runtime.machine import PrecisionChoice
@@ -145,14 +144,6 @@ class Params(BaseConfig):
     def bn_groups(self) -> int:
         """The number of batch-norm groups in a batch."""
         return 1 if self.bn_group == "global" else self.optim.batch_size // self.bn_group
-
-    @property
-    def bn_microbatches(self) -> int:
-        """How many microbatches must hold whole batch-norm groups; 1 if the backbone has no batch norm."""
-        if self.optim.microbatches == 1:
-            return 1
-        network = self.backbone.outline()
-        return self.optim.microbatches if network is None or has_batch_norm(network) else 1
 
     @property
     def titles(self) -> dict[str, str]:

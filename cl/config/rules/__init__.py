@@ -1,13 +1,14 @@
 """Rules between parameters, and between parameters and data; errors say what to choose."""
 
 from cl.config.params import Params
-from cl.config.rules import backbones, bands, methods, training
+from cl.config.rules import backbones, methods, training
+from cl.config.rules.bands import check_bands
 from cl.config.rules.data import check_data, check_labels, data_problems, needing_labels, warnings
 from cl.config.rules.methods import losses_for
 
 __all__ = ["check", "check_data", "data_problems", "losses_for", "needing_labels", "warnings"]
 
-CHECKS = (*bands.CHECKS, *methods.CHECKS, check_labels, *training.CHECKS, *backbones.CHECKS)
+CHECKS = (check_bands, *methods.CHECKS, check_labels, *training.CHECKS, *backbones.CHECKS)
 
 
 def check(params: Params) -> None:

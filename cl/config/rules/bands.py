@@ -6,7 +6,8 @@ from cl.config.params import Params, SupervisedTraining
 from cl.data.views import View
 
 
-def _bands_have_what_they_need(params: Params) -> None:
+def check_bands(params: Params) -> None:
+    """Raises ValueError if bands and other parameters exclude each other."""
     channels = params.dataset.channels
     if channels is None:
         for place, view in _views(params):
@@ -55,6 +56,3 @@ def _views(params: Params) -> Iterator[tuple[str, View]]:
     for group, views in groups.items():
         for name, view in views.items():
             yield f"{group}.{name}", view
-
-
-CHECKS = (_bands_have_what_they_need,)

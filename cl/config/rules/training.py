@@ -2,14 +2,12 @@
 
 from cl.config.params import Params
 from cl.networks import patches
+from cl.networks.batch_norm import has_batch_norm
 
 
-def _one_start(params: Params) -> None:
+def _start_is_given_once(params: Params) -> None:
     if params.init and params.start_from:
         raise ValueError(f"init={params.init.name} and start_from={params.start_from.name}: choose one")
-
-
-def _better_than_a_start(params: Params) -> None:
     if params.hand_over == "better" and not params.init:
         raise ValueError("hand_over=better needs a start: set init, for example to torchvision:resnet50")
 
@@ -24,9 +22,12 @@ def _bn_groups_fit_batch(params: Params) -> None:
 
 def microbatches_hold_bn_groups(params: Params, ranks: int = 1) -> None:
     """Raises ValueError if parts of a batch, which `ranks` processes share, cut batch-norm groups."""
-    microbatches, group = params.bn_microbatches, params.bn_group
+    microbatches, group = params.optim.microbatches, params.bn_group
     size = params.optim.batch_size / ranks / microbatches
-    if microbatches > 1 and (group == "global" or size % group):
+    if microbatches == 1 or (group != "global" and size % group == 0):
+        return
+    network = params.backbone.outline()
+    if network is None or has_batch_norm(network):
         raise ValueError(
             f"optim.microbatches={microbatches} gives each process parts of size {size:g}, expected a "
             f"multiple of bn_group={group}; choose fewer, or a smaller bn_group"
@@ -62,8 +63,7 @@ def _baselines_name_what_exists(params: Params) -> None:
 
 
 CHECKS = (
-    _one_start,
-    _better_than_a_start,
+    _start_is_given_once,
     _bn_groups_fit_batch,
     microbatches_hold_bn_groups,
     _compiled_encoders_run_as_a_whole,
