@@ -44,9 +44,6 @@ class ClassDifference(MeasureDifference):
     def is_worse(self) -> bool:
         return self.high < 0
 
-    def __str__(self) -> str:
-        return f"{self.measure} ({counted(self.images, 'images')}, {self.a:.1f} to {self.b:.1f} %)"
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -74,8 +71,9 @@ class Outcome:
             )
         found = [self.comparison.sentence(START, ADAPTED)]
         for worst in self.classes[:1]:
+            name = f"{worst.measure} ({counted(worst.images, 'images')}, {worst.a:.1f} to {worst.b:.1f} %)"
             change = "lost most" if worst.difference < 0 else "gained least"
-            found.append(f"a class lost clearly, {worst}" if worst.is_worse else f"{worst} {change}")
+            found.append(f"a class lost clearly, {name}" if worst.is_worse else f"{name} {change}")
         return "; ".join([*found, f"this run hands over {ADAPTED if self.is_better else START}"])
 
     @property

@@ -11,13 +11,8 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 WEIGHTS = ("init", "start_from")
-NAMES = (
-    "dataset.name",
-    "dataset.table",
-    "dataset.store",
-    *WEIGHTS,
-    "teacher",
-)  # parameters that accept any text
+# Parameters that accept any text.
+NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS, "teacher")
 
 
 def parse(texts: Iterable[str]) -> list[Override]:

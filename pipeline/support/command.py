@@ -53,25 +53,17 @@ def _next_step_after_failure() -> Iterator[None]:
             raise
         if isinstance(error, click.ClickException):
             error.show()
-        for line in _ways_on():
-            click.echo(line, err=True)
+        if overrides := provenance.params().get("overrides"):
+            click.echo(f"to start this run again: {provenance.command(overrides)}", err=True)
+        # A temporary copy of the project has nothing to undo, and neither has a first run.
+        if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
+            undo = "git checkout HEAD params.yaml dvc.lock && dvc checkout"  # DVC has removed the outputs
+            click.echo(f"to undo it instead: {undo}", err=True)
         if isinstance(error, click.ClickException):
             sys.exit(error.exit_code)
         raise
     finally:
         provenance.loaded = {}
-
-
-def _ways_on() -> list[str]:
-    """Lines that say how to start a failed run again, and how to undo it: DVC has removed its outputs.
-
-    A temporary copy of the project has nothing to undo, and neither has a first run.
-    """
-    overrides = provenance.params().get("overrides", [])
-    lines = [f"to start this run again: {provenance.command(overrides)}"] if overrides else []
-    if not locations.is_temporary_copy() and provenance.git("ls-tree", "HEAD", "dvc.lock"):
-        lines.append("to undo it instead: git checkout HEAD params.yaml dvc.lock && dvc checkout")
-    return lines
 
 
 _loggers: Loggers | None = None  # of this process

@@ -44,23 +44,29 @@ def begin(stage: str, name: str | None = None, *, data: str = "", encoder: str =
     hashes of what it reads beside its inputs.
     """
     dependencies, parameters = provenance.declared(stage, name)
-    inputs = [path for path in dependencies if not _is_code(path)]
+    code = [path for path in dependencies if path.parts[0] in ("cl", "pipeline")]
+    inputs = [path for path in dependencies if path not in code]
     if encoder:
         inputs = [path for path in inputs if path not in (locations.BACKBONE, locations.METHOD)]
     if stage == "baseline":  # experiments in other copies may train the same baseline at the same time
         whole = provenance.params() | {"overrides": []}  # a temporary copy has another name each time
         data += json.dumps(whole, sort_keys=True) if locations.is_temporary_copy() else str(Path.cwd())
     key = run_key(f"{stage}@{name}", parameters, inputs, data + encoder)
-    run = Run(
-        _scratch(stage) / key, locations.number_from_environment("CL_CHECKPOINT_SECONDS", 60, "seconds")
-    )
+    root = locations.scratch()
+    seconds = locations.number_from_environment("CL_CHECKPOINT_SECONDS", 60, "seconds")
+    run = Run(root / key, seconds)
     if not command.is_main_process():
         yield run
         return
+    if locations.is_temporary_copy() and not root.is_absolute():
+        click.echo(
+            f"{stage}: this copy of the project is temporary; "
+            "set CL_SCRATCH to an absolute folder to make it resumable"
+        )
     with _exclusive(run.folder):
         run.notes["run_key"] = key
         precision = machine.decided(parameters.get("precision", "fp32"))
-        if changed := _check_code(run.folder, [path for path in dependencies if _is_code(path)], precision):
+        if changed := _check_code(run.folder, code, precision):
             run.notes["code_changed_during_run"] = changed
         yield run
 
@@ -74,10 +80,6 @@ def run_key(stage: str, parameters: dict[str, Any], inputs: list[Path], more: st
         elif path.is_file():
             sha.update(f"\0{path}\0{locations.file_sha256(path)}".encode())
     return sha.hexdigest()[:16]
-
-
-def _is_code(path: Path) -> bool:
-    return path.parts[0] in ("cl", "pipeline")
 
 
 def _check_code(folder: Path, paths: list[Path], precision: str) -> list[str]:
@@ -103,9 +105,8 @@ def _check_code(folder: Path, paths: list[Path], precision: str) -> list[str]:
     if earlier != precision:
         click.echo(f"precision=auto was {earlier} so far, and is {precision} on this machine")
     changed = sorted({*before["changed"], *changed})
-    partial = folder / f"{CODE}.partial"
-    partial.write_text(json.dumps({"files": code, "changed": changed}))
-    partial.replace(folder / CODE)
+    with files.finished(folder / CODE) as partial:
+        partial.write_text(json.dumps({"files": code, "changed": changed}))
     return changed
 
 
@@ -119,13 +120,3 @@ def _exclusive(folder: Path) -> Iterator[None]:
         finally:
             if {path.name for path in folder.glob("*")} <= {files.LOCK, CODE, locations.KEPT.name}:
                 files.clear(folder)
-
-
-def _scratch(stage: str) -> Path:
-    root = locations.scratch()
-    if locations.is_temporary_copy() and not root.is_absolute() and command.is_main_process():
-        click.echo(
-            f"{stage}: this copy of the project is temporary; "
-            "set CL_SCRATCH to an absolute folder to make it resumable"
-        )
-    return root
