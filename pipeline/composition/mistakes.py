@@ -96,19 +96,15 @@ def _unknown(key: str, parent: str, siblings: Values, values: Values, given: lis
 def _longer_names(parent: str, rest: str, values: Values) -> list[str]:
     """The parameters below `parent` whose name ends with `rest`; else those whose last part resembles it."""
     below = [name for name in names(values) if not parent or name.startswith(f"{parent}.")]
-    longer = _least_deep([name for name in below if name.endswith(f".{rest}")])
-    if not parent and choices_with(f"dataset.{rest}"):
-        longer = list(dict.fromkeys([f"dataset.{rest}", *longer]))
-    if longer or parent or near(rest, list(values) + groups()):
-        return longer
-    last = {name: name.split(".")[-1] for name in below}
-    alike = difflib.get_close_matches(rest, last.values(), n=1, cutoff=0.8)
-    return _least_deep([name for name in below if last[name] in alike or last[name].endswith(f"_{rest}")])
-
-
-def _least_deep(names: list[str]) -> list[str]:
-    depth = min((name.count(".") for name in names), default=0)
-    return [name for name in names if name.count(".") == depth][:SHOWN]
+    found = [name for name in below if name.endswith(f".{rest}")]
+    of_datasets = [f"dataset.{rest}"] if not parent and choices_with(f"dataset.{rest}") else []
+    if not (found or of_datasets or parent or near(rest, list(values) + groups())):
+        last = {name: name.split(".")[-1] for name in below}
+        alike = difflib.get_close_matches(rest, last.values(), n=1, cutoff=0.8)
+        found = [name for name in below if last[name] in alike or last[name].endswith(f"_{rest}")]
+    depth = min((name.count(".") for name in found), default=0)
+    least_deep = [name for name in found if name.count(".") == depth][:SHOWN]
+    return list(dict.fromkeys([*of_datasets, *least_deep]))
 
 
 def _of_other_choices(key: str, others: list[str], values: Values, given: list[Override]) -> str:
