@@ -104,7 +104,6 @@ class Trial:
 
 
 def _trial(params: Params, here: Machine, bank: Reader, queries: Reader) -> Trial:
-    """What some training steps took."""
     quiet = Progress("plan", Console(quiet=True))
     start = pretraining.load_start(params) if params.start_name else Start()
     keys, encoding = teacher.trial(params, here, bank, quiet)

@@ -116,12 +116,7 @@ def _quality_of_arms(
 
 
 def _trained(
-    params: Params,
-    bank: Reader,
-    queries: Reader,
-    here: Machine,
-    checkpoints: Checkpoints,
-    progress: Progress,
+    params: Params, bank: Reader, queries: Reader, here: Machine, checkpoints: Checkpoints, progress: Progress
 ) -> _Trained:
     """A whole training, from the newest checkpoint on."""
     keys, start = teacher.keys(params, here, bank, progress), pretraining.load_start(params)
@@ -179,7 +174,6 @@ def introduction(params: Params, bank: Reader, queries: Reader) -> Iterator[str]
 
 
 def _settings(params: Params, data: TrainSet, here: Machine) -> str:
-    """What will be trained."""
     sizes = " + ".join(f"{view.count} x {view.size}" for view in params.views.values())
     return (
         f"{params.method.kind} with {params.loss.kind}, {data.plan.samples} images "

@@ -70,7 +70,6 @@ class PretrainingTask(Task):
 
     @torch.no_grad()
     def _note(self, terms: list[Term]) -> None:
-        """Compute the attributes that describe this batch."""
         self.largest_logit = reduce(torch.maximum, [term.largest_logit() for term in terms])
         self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
         contrasts = [term for term in terms if isinstance(term, Contrast)]

@@ -122,7 +122,6 @@ def command_for(params: config.Params) -> str | None:
 
 
 def _load(choices: list[Override]) -> DictConfig:
-    """Hydra's composition."""
     with hydra.initialize_config_dir(str(CONF), version_base=None):
         composed = hydra.compose("config", [str(choice.input_line) for choice in choices])
     OmegaConf.set_struct(composed, False)

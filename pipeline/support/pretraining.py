@@ -140,14 +140,9 @@ def cropped(params: Params, data: TrainSet, here: Machine) -> TrainSet:
 def optimizer(params: Params, task: PretrainingTask) -> Optimizer:
     """What updates the task's parameters."""
     fixed: Any = task.method.predictor if params.optim.predictor_lr == "fixed" else None
-    scale, rate_1d = params.optim.backbone_lr_scale, params.optim.lr_scale_1d
-    backbone = task.method.backbone
-    parts = [optim.Part(task, rate_1d=rate_1d)]
-    if scale != 1:
-        parts = [
-            optim.Part(backbone, scale, rate_1d=rate_1d),
-            optim.Part(task, without=backbone, rate_1d=rate_1d),
-        ]
+    part = partial(optim.Part, rate_1d=params.optim.lr_scale_1d)
+    backbone, scale = task.method.backbone, params.optim.backbone_lr_scale
+    parts = [part(task)] if scale == 1 else [part(backbone, scale), part(task, without=backbone)]
     return optim.build(params.optim, parts, fixed)
 
 

@@ -45,14 +45,9 @@ def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -
 
 def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1) -> Iterator[str]:
     """The problems that `check_data` reports, one by one; `processes` will share a batch of pretraining."""
+    order = len(train), params.optim.batch_size, params.seed
     checks: dict[str, Callable[[], Any]] = {
-        "optim": lambda: Plan(
-            len(train),
-            params.optim.batch_size,
-            params.seed,
-            ranks=processes,
-            neighbours=neighbours(params.dataset, train),
-        ),
+        "optim": lambda: Plan(*order, ranks=processes, neighbours=neighbours(params.dataset, train)),
         "optim.monitor": lambda: params.optim.monitor.check(train, val),
     }
     for group in ("evaluations", "analyses"):
