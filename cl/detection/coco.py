@@ -3,12 +3,14 @@
 import json
 import reprlib
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
 
 from cl.console.wording import counted
-from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, read_text, to_arrays
+from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, read_text
 
 LARGEST_AREA = 1e10  # pycocotools ignores larger objects without a word, and those below 0
 
@@ -23,8 +25,7 @@ class CocoSplit:
     annotations: dict[str, list[dict]]  # in COCO's format, with what evaluators read
 
 
-@dataclass(frozen=True)
-class _Image:
+class _Image(NamedTuple):
     """An image as the annotation file describes it."""
 
     image_id: int
@@ -48,19 +49,19 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False, tes
         sorted(images, key=lambda image: image.image_id)  # the evaluators sort them after training
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a COCO instances file ({type(error).__name__}: {error})") from error
-    used = []
+    records, evaluated = [], {"images": [], "annotations": []}
     for image in images:
-        image = replace(image, size=image_size(image.path, image.size, path, findings))
-        if all(image.size):
-            image = _with_clipped_boxes(image, findings)
-            image = _with_usable_masks(image, findings, test=test) if masks else image
-        used.append(image)
-    records = [_record(image, categories, findings) for image in used]
-    evaluated = {
-        "images": [{"id": i.image_id, "width": i.size[0], "height": i.size[1]} for i in used],
-        "annotations": [annotation for image in used for annotation in image.annotations],
-        "categories": [{"id": category, "name": name} for category, name in names.items()],
-    }
+        size = image_size(image.path, image.size, path, findings)
+        boxes, annotations = _usable(image._replace(size=size), findings, masks=masks, test=test)
+        labels = np.array([categories.index(a["category_id"]) for a in annotations], np.int64)
+        crowds = np.array([a["iscrowd"] for a in annotations], bool)
+        if crowds.any():
+            findings.notes["images with crowds, which are not used for training"].append(image.path.name)
+        segmentations = [a.get("segmentation") for a in annotations]
+        records.append(Record(image.image_id, image.path, *size, boxes, labels, crowds, segmentations))
+        evaluated["images"].append({"id": image.image_id, "width": size[0], "height": size[1]})
+        evaluated["annotations"] += annotations
+    evaluated["categories"] = [{"id": category, "name": name} for category, name in names.items()]
     return CocoSplit(records, categories, [names[category] for category in categories], evaluated)
 
 
@@ -121,46 +122,46 @@ def _are_numbers(values: Any, largest: float = FARTHEST) -> TypeGuard[list[float
     return isinstance(values, list) and all(isinstance(v, int | float) and abs(v) <= largest for v in values)
 
 
-def _with_clipped_boxes(image: _Image, findings: Findings) -> _Image:
-    """The image with boxes clipped to it, as detections are, and without objects whose box has no area."""
-    boxes, _, _ = to_arrays(_corners(image), [], [])
-    clipped = clip_boxes(boxes, image.size, image.path.name, findings)
-    annotations = []
+def _usable(image: _Image, findings: Findings, *, masks: bool, test: bool) -> tuple[np.ndarray, list[dict]]:
+    """The n usable objects: their boxes (n, 4), clipped to the image as detections are, and annotations.
+
+    Objects whose box has no area are left out; with `masks`, also useless polygons, and objects left with no
+    mask.
+    """
+    corners = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in image.annotations)]
+    clipped = clip_boxes(corners, image.size, image.path.name, findings)
+    boxes, annotations = [], []
     for annotation, box, beyond, empty in zip(image.annotations, *clipped, strict=True):
         if beyond:
             x0, y0, x1, y1 = box.tolist()
             annotation = {**annotation, "bbox": [x0, y0, x1 - x0, y1 - y0]}
-        if not empty:
-            annotations.append(annotation)
-    return replace(image, annotations=annotations)
+        if empty:
+            continue
+        if masks:
+            if not (mask := _mask(annotation, image, findings, test=test)):
+                continue
+            annotation = {**annotation, "segmentation": mask}
+        boxes.append(box)
+        annotations.append(annotation)
+    return np.array(boxes, np.float32).reshape(-1, 4), annotations
 
 
-def _corners(image: _Image) -> list[tuple[float, float, float, float]]:
-    """x0, y0, x1, y1 of each box."""
-    return [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in image.annotations)]
-
-
-def _with_usable_masks(image: _Image, findings: Findings, *, test: bool) -> _Image:
-    """The image without useless polygons, and without objects left with no mask."""
-    kept = []
-    for annotation in image.annotations:
-        given = annotation.get("segmentation")
-        usable = _usable_mask(given, image.size)
-        place = f"{image.path.name} ({annotation.get('id')})"
-        if usable and usable == given:
-            kept.append(annotation)
-        elif test:
-            width, height = image.size
-            findings.errors.append(
-                f"{place}: the mask of a test object must be polygons or a run-length encoding "
-                f"of {height}x{width} pixels"
-            )
-        elif usable:
-            findings.notes["objects that lost polygons of under three points or far outside"].append(place)
-            kept.append({**annotation, "segmentation": usable})
-        else:
-            findings.notes["objects without a mask, dropped"].append(place)
-    return replace(image, annotations=kept)
+def _mask(annotation: dict, image: _Image, findings: Findings, *, test: bool) -> Any:
+    """The mask of an object without useless polygons; falsy, with a finding, if nothing is left."""
+    given = annotation.get("segmentation")
+    usable = _usable_mask(given, image.size)
+    place = f"{image.path.name} ({annotation.get('id')})"
+    if test and not (usable and usable == given):
+        width, height = image.size
+        findings.errors.append(
+            f"{place}: the mask of a test object must be polygons or a run-length encoding "
+            f"of {height}x{width} pixels"
+        )
+    elif not usable:
+        findings.notes["objects without a mask, dropped"].append(place)
+    elif usable != given:
+        findings.notes["objects that lost polygons of under three points or far outside"].append(place)
+    return usable
 
 
 def _usable_mask(segmentation: Any, size: tuple[int, int]) -> Any:
@@ -211,14 +212,3 @@ def _runs(text: str) -> list[int] | None:
             runs.append(value + (runs[-2] if len(runs) > 2 else 0))
             value = shift = 0
     return None if shift else runs
-
-
-def _record(image: _Image, categories: list[int], findings: Findings) -> Record:
-    labels = [categories.index(a["category_id"]) for a in image.annotations]
-    crowds = [bool(a["iscrowd"]) for a in image.annotations]
-    segmentations = [a.get("segmentation") for a in image.annotations]
-    boxes, labels_of, crowds_of = to_arrays(_corners(image), labels, crowds)
-    boxes = clip_boxes(boxes, image.size, image.path.name, findings).boxes  # half a pixel may be left
-    if any(crowds):
-        findings.notes["images with crowds, which are not used for training"].append(image.path.name)
-    return Record(image.image_id, image.path, *image.size, boxes, labels_of, crowds_of, segmentations)

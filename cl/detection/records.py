@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image as Picture
@@ -137,21 +137,14 @@ def number_in(text: float | str) -> float:
         return float("nan")
 
 
-def to_arrays(boxes: list, labels: list, ignored: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes (n, 4), labels (n,) and ignored (n,) as a record holds them."""
-    return np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int64), np.array(ignored, bool)
+def clip_boxes(
+    corners: list[tuple[float, float, float, float]], size: tuple[int, int], name: str, findings: Findings
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Boxes (n, 4) clipped to their image of this width and height; `name` is for the notes.
 
-
-class Clipped(NamedTuple):
-    """Boxes (n, 4) clipped to their image; `beyond` (n,): extended beyond it; `empty` (n,): have no area."""
-
-    boxes: np.ndarray
-    beyond: np.ndarray
-    empty: np.ndarray
-
-
-def clip_boxes(boxes: np.ndarray, size: tuple[int, int], name: str, findings: Findings) -> Clipped:
-    """Clip boxes (n, 4) to their image of this width and height; `name` is for the notes."""
+    Also which extended beyond the image, (n,), and which have no area, (n,).
+    """
+    boxes = np.array(corners, np.float32).reshape(-1, 4)
     low, high = boxes[:, :2], boxes[:, 2:]
     ends = np.array(size, np.float32)
     beyond = np.asarray(((low < -0.5) | (high > ends + 0.5)).any(1))
@@ -163,7 +156,7 @@ def clip_boxes(boxes: np.ndarray, size: tuple[int, int], name: str, findings: Fi
     ):
         for i in np.flatnonzero(affected):
             findings.notes[kind].append(f"{name} {boxes[i].tolist()}")
-    return Clipped(np.concatenate([low, high], 1), beyond, empty)
+    return np.concatenate([low, high], 1), beyond, empty
 
 
 def read_text(path: Path) -> str:

@@ -2,21 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
-from cl.detection.records import (
-    FARTHEST,
-    Findings,
-    Record,
-    clip_boxes,
-    image_size,
-    number_in,
-    read_text,
-    to_arrays,
-)
+import numpy as np
+
+from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, number_in, read_text
 
 CLASSES = [
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat",
@@ -25,8 +18,7 @@ CLASSES = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Image:
+class _Image(NamedTuple):
     """An image, its annotation file, and the content of that file."""
 
     path: Path
@@ -103,9 +95,9 @@ def _record(number: int, image: _Image, classes: list[str], findings: Findings) 
         boxes.append((x0 - 1, y0 - 1, x1, y1))  # VOC counts pixels from 1 and includes both ends
         labels.append(classes.index(name))
         difficult.append(element.findtext("difficult", "0").strip() == "1")
-    record = Record(number, image.path, *size, *to_arrays(boxes, labels, difficult))
-    clipped = clip_boxes(record.boxes, size, image.file.name, findings)
-    return replace(record, boxes=clipped.boxes).select(~clipped.empty)
+    clipped, _, empty = clip_boxes(boxes, size, image.file.name, findings)
+    arrays = clipped, np.array(labels, np.int64), np.array(difficult, bool)
+    return Record(number, image.path, *size, *arrays).select(~empty)
 
 
 def _name(element: ElementTree.Element) -> str:
