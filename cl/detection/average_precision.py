@@ -96,26 +96,23 @@ def _match_class(
         order = np.argsort(-detected.scores[ours], kind="stable")
         scores.append(detected.scores[ours][order])
         overlaps = iou(detected.boxes[ours][order], record.boxes[theirs])
-        columns = [_match(overlaps, record.ignored[theirs], threshold) for threshold in THRESHOLDS]
-        verdicts.append(np.stack(columns, axis=1))
+        verdicts.append(_match(overlaps, record.ignored[theirs]))
     return np.concatenate(scores), np.concatenate(verdicts)
 
 
-def _match(overlaps: np.ndarray, difficult: np.ndarray, threshold: float) -> np.ndarray:
-    """Verdicts (n,) on the detections of one class in one image: 1 correct, 0 wrong, -1 not counted.
+def _match(overlaps: np.ndarray, difficult: np.ndarray) -> np.ndarray:
+    """Verdicts (n, thresholds) on one class in one image: 1 correct, 0 wrong, -1 not counted.
 
-    overlaps: with each object, (n, objects), in descending order of score.
+    overlaps: of each detection with each object, (n, objects), in descending order of score.
     """
-    matched = np.zeros(len(difficult), bool)
-    verdicts = np.zeros(len(overlaps), np.int64)
-    for i, row in enumerate(overlaps):
-        if not len(row) or row.max() < threshold:
-            continue
-        best = int(row.argmax())
-        if difficult[best]:
-            verdicts[i] = -1
-        elif not matched[best]:
-            verdicts[i], matched[best] = 1, True
+    matched = np.zeros((len(difficult), len(THRESHOLDS)), bool)
+    verdicts = np.zeros((len(overlaps), len(THRESHOLDS)), np.int64)
+    for verdict, row in zip(verdicts, overlaps, strict=True):
+        if len(row):
+            best = row.argmax()
+            hits = row[best] >= THRESHOLDS
+            verdict[hits] = -1 if difficult[best] else ~matched[best][hits]
+            matched[best] |= hits
     return verdicts
 
 

@@ -1,6 +1,5 @@
 """Fine-tune a detector on a pretrained backbone, test it, and draw its detections."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -121,57 +120,41 @@ def estimate_statistics(task: Detection, data: TrainImages, config: Config) -> N
     """Set the detector's batch-norm statistics to those of the next `precise_bn` batches ("precise BN").
 
     With n elements per channel in a batch, its mean counts n times, and its unbiased variance is multiplied
-    by (n - 1) / n (Wu and Johnson 2021).
+    by (n - 1) / n (Wu and Johnson 2021). Leaves the task in eval mode.
     """
-    norms = _norms(task)
+    norms: list[Any] = [m for m in task.modules() if isinstance(m, BATCH_NORMS)]
     if not config.precise_bn or not norms:
         return
-    means, squares = ([torch.zeros_like(norm.running_mean) for norm in norms] for _ in range(2))
-    totals = torch.zeros(len(norms), device=task.machine.device)
-    start = config.scaled(config.iterations)
-    for counts in _passes(task, data, range(start, start + config.precise_bn)):
-        totals += counts
-        for norm, mean, square, n in zip(norms, means, squares, counts, strict=True):
-            mean += n * norm.running_mean
-            square += (n - 1) * norm.running_var + n * norm.running_mean**2
-    for norm, mean, square, n in zip(norms, means, squares, totals, strict=True):
-        norm.running_mean.copy_(mean / n)
-        norm.running_var.copy_(square / n - (mean / n) ** 2)
-
-
-def _passes(task: Detection, data: TrainImages, steps: range) -> Iterator[Tensor]:
-    """Forward passes; after each, running statistics are those of its batch. Leaves the task in eval mode.
-
-    Yields:
-        Elements per channel that each batch norm saw, on all ranks; (norms,).
-    """
-    norms = _norms(task)
-    local_counts = torch.zeros(len(norms), device=task.machine.device)
+    local_counts, totals = (torch.zeros(len(norms), device=task.machine.device) for _ in range(2))
 
     def count(i: int, norm: nn.Module, inputs: tuple[Tensor]) -> None:
         if norm.training:
             local_counts[i] = inputs[0].numel() / inputs[0].shape[1]
 
     hooks = [norm.register_forward_pre_hook(partial(count, i)) for i, norm in enumerate(norms)]
+    means, squares = ([torch.zeros_like(norm.running_mean) for norm in norms] for _ in range(2))
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
-        norm.momentum = 1.0
+        norm.momentum = 1.0  # running statistics become those of the last batch
     task.train()
-    batches = data.batches(steps.start, steps.stop, task.machine.workers)
-    for step, items in zip(steps, batches, strict=True):
+    start = config.scaled(config.iterations)
+    batches = data.batches(start, start + config.precise_bn, task.machine.workers)
+    for step, items in enumerate(batches, start):
         task.begin_step(step, 1.0)
         task(items)
         task.after_step(1.0)
-        yield mean_over_ranks(local_counts) * ranks()
+        counts = mean_over_ranks(local_counts) * ranks()  # (norms,): elements per channel, on all ranks
+        totals += counts
+        for norm, mean, square, n in zip(norms, means, squares, counts, strict=True):
+            mean += n * norm.running_mean
+            square += (n - 1) * norm.running_var + n * norm.running_mean**2
     task.eval()
     for norm, momentum, hook in zip(norms, momenta, hooks, strict=True):
         norm.momentum = momentum
         hook.remove()
-
-
-def _norms(module: nn.Module) -> list[Any]:
-    """Its batch norms, torch's and those that span processes."""
-    return [m for m in module.modules() if isinstance(m, BATCH_NORMS)]
+    for norm, mean, square, n in zip(norms, means, squares, totals, strict=True):
+        norm.running_mean.copy_(mean / n)
+        norm.running_var.copy_(square / n - (mean / n) ** 2)
 
 
 def detect(detector: Detector, dataset: DataSet, machine: Machine, progress: Progress) -> list[Detections]:

@@ -56,8 +56,6 @@ def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:
             xml = ElementTree.fromstring(file.read_bytes())
             pictures = [folder / "JPEGImages" / f"{image}.{suffix}" for suffix in ("jpg", "png")]
             images.append(_Image(next(filter(Path.is_file, pictures), pictures[0]), file, xml))
-        except FileNotFoundError:
-            findings.errors.append(f"{file}: missing")
         except (ElementTree.ParseError, LookupError, ValueError) as error:
             findings.errors.append(f"{file}: not valid XML ({error}); save it as UTF-8")
         except OSError as error:

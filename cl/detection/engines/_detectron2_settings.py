@@ -19,7 +19,7 @@ def settings(config: Config, name: str, transform: Transform, classes: int) -> d
 
     Images and steps come from `cl.detection.samples` and `cl.training.loop`, so other keys have no effect.
     """
-    return {
+    common = {
         "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
         "MODEL.WEIGHTS": "",
         "MODEL.MASK_ON": config.masks,
@@ -39,13 +39,10 @@ def settings(config: Config, name: str, transform: Transform, classes: int) -> d
         "MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE": config.rois,
         "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION": config.pooled,
         "MODEL.ROI_MASK_HEAD.POOLER_RESOLUTION": config.pooled,
-        **(_fpn(config) if config.detector == "faster_rcnn_fpn" else _c4(config)),
     }
-
-
-def _c4(config: Config) -> dict[str, Any]:
-    """res4 feeds the proposals; res5 is the head of each region."""
-    return {
+    if config.detector == "faster_rcnn_fpn":
+        return common | _fpn(config)
+    return common | {  # res4 feeds the proposals; res5 is the head of each region
         "MODEL.BACKBONE.NAME": "build_resnet_backbone",
         "MODEL.RESNETS.OUT_FEATURES": ["res4"],
         "MODEL.ANCHOR_GENERATOR.SIZES": [list(config.anchors)],
