@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from fsspec.core import url_to_fs
 
 from cl.data.cache import Cache
 from cl.data.order import CHUNK, WINDOW
@@ -120,7 +121,7 @@ class RemoteFiles:
     def _range(self, piece: int) -> bytes:
         shard, size = int(self._shard[piece]), self._size(piece)
         url = self._urls[shard]
-        files, path = stores.locate(url)
+        files, path = url_to_fs(url)
         info = files.info(path)
         self._check(shard, info)
         try:

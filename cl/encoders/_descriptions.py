@@ -18,6 +18,7 @@ POOLS: dict[str, Literal["cls", "average"]] = {"token": "cls", "avg": "average"}
 RECORDS = ("network", "parameters", "parent")  # metadata of our files that are JSON objects
 # Arguments of timm.create_model that our configuration can hold, or that do not change a trained encoder.
 ARGUMENTS = {"img_size", "dynamic_img_size", "num_classes", "global_pool", "zero_init_last", "weight_init"}
+ARGUMENTS |= {"in_chans"}
 # Those of a vision transformer that its tensors show, and its heads, which metadata hold.
 SHOWN = {"patch_size", "embed_dim", "depth", "init_values", "reg_tokens", "no_embed_class", "fc_norm"}
 SHOWN |= {"num_heads"}
@@ -98,7 +99,6 @@ def _config(
 ) -> timm_backbone.Config | None:
     """Our configuration; None for what is recognised by its tensors. Refuses arguments that would be lost."""
     others = {key for key in arguments if key not in ARGUMENTS and "drop" not in key}
-    others -= {"in_chans"}
     known: set[str] = set()
     pool, pools = arguments.get("global_pool"), list[Any](POOLS)
     if name in BLOCKS:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cl.encoders import _checkpoints, _descriptions, _resnets, _transformers, published
-from cl.encoders._checkpoints import ARCH, OTHER_NETWORKS, Converted
+from cl.encoders._checkpoints import ARCH, CHOICE, OTHER_NETWORKS, Converted
 from cl.networks import backbones
 from cl.networks.backbones import Backbone, BackboneConfig
 from cl.runtime.tensor_files import below, check_values, fingerprint
@@ -110,11 +110,9 @@ def _recognised(
     if config := _descriptions.config(metadata, file):
         try:
             bodies = _bodies(config, tensors, file)
-            start = _chosen(list(bodies), tensors, file, prefix, config.title)
-            choice = "" if prefix else _choice(start, list(bodies), metadata)
-            return ForeignEncoder(
-                _filled(config, bodies[start], file), config, DESCRIBED, metadata, choice=choice
-            )
+            start, choice = _chosen(list(bodies), tensors, metadata, file, prefix, config.title)
+            network = _filled(config, bodies[start], file)
+            return ForeignEncoder(network, config, DESCRIBED, metadata, choice=choice)
         except ValueError:
             if ARCH not in metadata or not converters:
                 raise
@@ -124,13 +122,12 @@ def _recognised(
             f"{file} holds a {metadata['transformers']} of Hugging Face's transformers, whose tensor names "
             "are not supported; give the same weights in timm's format, such as timm:<name>"
         )
-    given, prefix = prefix, _chosen(list(converters), tensors, file, prefix)
-    config, named, deviations, doubt = converters[prefix](tensors, prefix, metadata, file)
+    start, choice = _chosen(list(converters), tensors, metadata, file, prefix)
+    config, named, deviations, doubt = converters[start](tensors, start, metadata, file)
     network = _filled(config, named, file)
     for deviation in _resnets.MENDS.keys() & deviations:
         _resnets.MENDS[deviation](network)
-    origin = ORIGINS.get(prefix, f"names below {prefix!r}")
-    choice = "" if given else _choice(prefix, list(converters), metadata)
+    origin = ORIGINS.get(start, f"names below {start!r}")
     return ForeignEncoder(network, config, origin, metadata, " and ".join(deviations), doubt, choice)
 
 
@@ -209,14 +206,6 @@ def identity(network: Backbone, architecture: str) -> str:
     return hashlib.sha256(f"{fingerprint(network)} {architecture}".encode()).hexdigest()
 
 
-def _choice(start: str, starts: list[str], metadata: dict[str, str]) -> str:
-    """Which of several networks was chosen, in words."""
-    others = [repr(other) for other in starts if other != start]
-    if others:
-        return f"the network below {start!r}, not {' or '.join(others)}"
-    return metadata.get(_checkpoints.CHOICE, "")
-
-
 def _evaluated(
     averages: list[str], others: list[str], evaluated: list[str], tensors: dict[str, Tensor]
 ) -> list[str]:
@@ -245,11 +234,15 @@ def _convolutions(tensors: dict[str, Tensor]) -> tuple[list[tuple[str, torch.Siz
 def _chosen(
     prefixes: list[str],
     tensors: dict[str, Tensor],
+    metadata: dict[str, str],
     file: str,
     prefix: str | None,
     expected: str = "residual network or vision transformer",
-) -> str:
-    """The given prefix if an encoder has it; by default, that of the only encoder that papers evaluate."""
+) -> tuple[str, str]:
+    """The given prefix if an encoder has it; by default, that of the only encoder that papers evaluate.
+
+    Also which of several networks that is, in words, if none was given.
+    """
     if prefixes == ["networks.0.", "networks.1."]:
         raise ValueError(
             f"{file} holds the two networks of a backbone with streams, but does not record their "
@@ -260,7 +253,7 @@ def _chosen(
         if prefix not in prefixes:
             known = ", ".join(map(repr, prefixes)) or "nothing"
             raise ValueError(f"{file} holds no encoder below {prefix!r}, only below {known}")
-        return prefix
+        return prefix, ""
     teachers = [start for start in prefixes if TEACHER.search(start)]
     targets = [start for start in prefixes if TARGETS.search(start) and start not in teachers]
     others = [start for start in prefixes if start not in teachers + targets]
@@ -270,7 +263,10 @@ def _chosen(
     elif targets:
         evaluated = _evaluated(targets, others, evaluated, tensors)
     if len(evaluated) == 1:
-        return evaluated[0]
+        start = evaluated[0]
+        rest = " or ".join(repr(other) for other in prefixes if other != start)
+        choice = f"the network below {start!r}, not {rest}" if rest else metadata.get(CHOICE, "")
+        return start, choice
     held = f"tensors such as {next(iter(tensors))}" if tensors else "no tensors at all"
     remedy = OTHER_NETWORKS
     if evaluated:

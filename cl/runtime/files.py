@@ -15,8 +15,8 @@ LONGEST_REASON = 300  # characters; some libraries quote the damaged bytes
 PARTIAL = ".partial"  # suffix of what is being written
 LOCK = "lock"  # the name of a file
 # A name or link does not lead to a readable file; other errors, such as EIO, are failures of the disk.
-NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-UNREACHABLE = NO_FILE | {errno.EACCES, errno.EPERM}
+UNREACHABLE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+UNREACHABLE |= {errno.EACCES, errno.EPERM}
 WITHOUT_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # from file systems without locks
 
 

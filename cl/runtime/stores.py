@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import fsspec
+from fsspec.core import url_to_fs
 
 from cl.runtime.files import finished
 
@@ -26,11 +26,6 @@ def is_url(place: object) -> bool:
     return "://" in str(place)
 
 
-def locate(url: str) -> tuple[Any, str]:
-    """The file system (one per process) and the path in it."""
-    return fsspec.core.url_to_fs(url)
-
-
 def path_of(place: str) -> Path:
     """A path, or a URL that can be used like one."""
     if not is_url(place):
@@ -44,7 +39,7 @@ def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
     """The content of a file, or its bytes from `start` to `stop` - 1; FileNotFoundError without the file."""
 
     def fetch() -> bytes | None:
-        files, path = locate(url)
+        files, path = url_to_fs(url)
         try:
             return files.cat_file(path, start=start, end=stop)
         except FileNotFoundError as error:
@@ -59,7 +54,7 @@ def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
 
 def files_below(url: str) -> Iterator[tuple[str, str]]:
     """For each file below `url`, its relative path, and its size and version; lists one folder at a time."""
-    files, root = persistently(url, lambda: locate(url), ())
+    files, root = persistently(url, lambda: url_to_fs(url), ())
     waiting = [root]
     while waiting:
         folder = waiting.pop()
@@ -94,7 +89,7 @@ def upload(file: Path, place: str) -> None:
         return
 
     def put() -> None:
-        files, path = locate(place)
+        files, path = url_to_fs(place)
         if not files.exists(path) or files.size(path) != file.stat().st_size:
             files.put_file(str(file), path)
 
@@ -107,7 +102,7 @@ def sizes(place: str) -> dict[str, int] | None:
         return None
 
     def find() -> dict[str, int]:
-        files, path = locate(place)
+        files, path = url_to_fs(place)
         files.invalidate_cache(path)
         infos = files.find(path, maxdepth=1, detail=True)
         return {name.rsplit("/", 1)[-1]: info["size"] for name, info in infos.items()}
