@@ -76,28 +76,20 @@ def voc(
         objects = sum(int((~r.ignored[r.labels == label]).sum()) for r in records)
         if objects == 0:
             continue
-        scores, verdicts = _match_class(detections, records, label)
-        verdicts = verdicts[np.argsort(-scores, kind="stable")]
-        for column in range(len(THRESHOLDS)):
-            counted = verdicts[:, column][verdicts[:, column] >= 0]
+        scores, matched = [], []
+        for detected, record in zip(detections, records, strict=True):
+            ours, theirs = detected.labels == label, record.labels == label
+            order = np.argsort(-detected.scores[ours], kind="stable")
+            overlaps = iou(detected.boxes[ours][order], record.boxes[theirs])
+            scores.append(detected.scores[ours][order])
+            matched.append(_match(overlaps, record.ignored[theirs]))
+        verdicts = np.concatenate(matched)[np.argsort(-np.concatenate(scores), kind="stable")]
+        for column, verdict in enumerate(verdicts.T):
+            counted = verdict[verdict >= 0]
             correct = counted.cumsum()
             recall, precision = correct / objects, correct / np.arange(1, len(correct) + 1)
             result[label, column] = 100 * average(recall, precision)
     return result
-
-
-def _match_class(
-    detections: list[Detections], records: list[Record], label: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (n,) of all detections of a class, and `_match`'s verdicts, (n, thresholds)."""
-    scores, verdicts = [], []
-    for detected, record in zip(detections, records, strict=True):
-        ours, theirs = detected.labels == label, record.labels == label
-        order = np.argsort(-detected.scores[ours], kind="stable")
-        scores.append(detected.scores[ours][order])
-        overlaps = iou(detected.boxes[ours][order], record.boxes[theirs])
-        verdicts.append(_match(overlaps, record.ignored[theirs]))
-    return np.concatenate(scores), np.concatenate(verdicts)
 
 
 def _match(overlaps: np.ndarray, difficult: np.ndarray) -> np.ndarray:

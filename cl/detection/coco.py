@@ -3,7 +3,6 @@
 import json
 import reprlib
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -15,8 +14,7 @@ from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_s
 LARGEST_AREA = 1e10  # pycocotools ignores larger objects without a word, and those below 0
 
 
-@dataclass(frozen=True)
-class CocoSplit:
+class CocoSplit(NamedTuple):
     """The images of a split, the category id and name of each label, and the annotations for evaluators."""
 
     records: list[Record]

@@ -4,11 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image as Picture
-from pycocotools import mask as rle
+from pycocotools.coco import COCO
 
 from cl.images import decoding
 from cl.runtime.tables import write_csv
@@ -65,17 +64,11 @@ class Record:
     def masks(self) -> np.ndarray:
         """(n, H, W) uint8, 1 inside the object."""
         assert self.segmentations is not None
-        encoded = [self._encode(segmentation) for segmentation in self.segmentations]
-        if not encoded:
+        if not self.segmentations:
             return np.zeros((0, self.height, self.width), np.uint8)
-        return np.stack([rle.decode(code) for code in encoded])
-
-    def _encode(self, segmentation: Any) -> Any:
-        if isinstance(segmentation, list):  # polygons
-            return rle.merge(rle.frPyObjects(segmentation, self.height, self.width))
-        if isinstance(segmentation["counts"], list):  # uncompressed
-            return rle.frPyObjects(segmentation, self.height, self.width)
-        return {"size": segmentation["size"], "counts": segmentation["counts"].encode()}
+        tools = COCO()
+        tools.imgs = {0: {"height": self.height, "width": self.width}}
+        return np.stack([tools.annToMask({"image_id": 0, "segmentation": s}) for s in self.segmentations])
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,12 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
             raise ValueError(f"config.json has {key}={arguments[key]!r:.40}, expected {expected}")
     name = description.get("architecture")
     name = name if isinstance(name, str) else ""
-    network = _network(name)
+    network: Any = None  # without values, as timm knows it by this name; a ResNet's tensors suffice
+    if name and name not in BLOCKS:
+        import timm  # late: it takes seconds to import
+
+        with torch.device("meta"):
+            network = timm.create_model(name) if timm.is_model(name) else None
     config = _config(name, network, arguments, recorded)
     parts = network.modules() if network is not None else ()
     usual_heads = next((part.num_heads for part in parts if hasattr(part, "num_heads")), None)
@@ -82,16 +87,6 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
 def _part(description: dict[str, Any], key: str) -> dict[str, Any]:
     part = description.get(key)
     return part if isinstance(part, dict) else {}
-
-
-def _network(name: str) -> Any:
-    """The network that timm knows by this name, without values; None for ResNets, whose tensors suffice."""
-    if not name or name in BLOCKS:
-        return None
-    import timm  # late: it takes seconds to import
-
-    with torch.device("meta"):
-        return timm.create_model(name) if timm.is_model(name) else None
 
 
 def _config(
