@@ -60,7 +60,7 @@ def export(
         path = through_link(path.expanduser())
         checked(path / formats.WEIGHTS, *weights)
     found = foreign.load(fspath(encoder), prefix)
-    formats.check_network(found.network, format)
+    formats.check_network(found.config, format)
     if found.deviation and format != "onnx":
         raise ValueError(
             f"{encoder} is a {found.config.title} {found.deviation}, which {format} cannot express; "

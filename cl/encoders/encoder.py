@@ -70,11 +70,6 @@ class Encoder(nn.Module):
         return f"Encoder({title}: {self.width} features per image, {self.transform})"
 
     @property
-    def channels(self) -> int:
-        """Channels of an image."""
-        return getattr(self.network, "image_channels", RGB)
-
-    @property
     def sha256(self) -> str:
         """A hash of the architecture and of all parameters and buffers as they are now."""
         return foreign.identity(self.network, self.architecture)
@@ -143,7 +138,8 @@ class Encoder(nn.Module):
         has_values = isinstance(images, Tensor) and images.numel()
         if is_normalised and has_values and images.min() >= 0 and 0 < images.max() <= 1:
             warnings.warn("values from 0 to 1, expected normalised ones: use encoder.transform", stacklevel=4)
-        features, batches = [], _batches(images, batch_size, self.channels)
+        channels = getattr(self.network, "image_channels", RGB)
+        features, batches = [], _batches(images, batch_size, channels)
         try:
             for start, batch in zip(count(0, batch_size), batches):
                 inputs = batch

@@ -7,15 +7,13 @@ import pickle
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torchvision.models.resnet import ResNet
 
 from cl.data.transform import Transform
 from cl.networks.backbones import RGB, Backbone, BackboneConfig
 from cl.networks.detectron2_names import in_detectron2
-from cl.networks.resnet import Network
 from cl.runtime.files import PARTIAL, finished
 from cl.runtime.tensor_files import save_tensors
 
@@ -42,17 +40,15 @@ def write(network: Backbone, format: str, path: Path, size: int, metadata: dict[
                 _write_onnx(network, partial, size)
 
 
-def check_network(network: Backbone, format: str) -> None:
+def check_network(config: BackboneConfig, format: str) -> None:
     """Raises ValueError if the format does not support this network."""
     if format not in ("torchvision", "detectron2"):
         return
-    if not isinstance(network, ResNet):
+    if "residual stages" not in config.gives:
         raise ValueError(f"{format} supports only kind=resnet without streams; choose onnx")
-    network = cast(Network, network)
-    if format == "detectron2" and network.image_channels != RGB:
-        raise ValueError(f"detectron2 reads RGB, not {network.image_channels} bands; choose onnx")
-    is_small = network.width != 1 or network.conv1.kernel_size != (7, 7) or len(network.layer1) < 2
-    if format == "detectron2" and is_small:
+    if format == "detectron2" and config.channels != RGB:
+        raise ValueError(f"detectron2 reads RGB, not {config.channels} bands; choose onnx")
+    if format == "detectron2" and "in detectron2" not in config.gives:
         raise ValueError(
             "detectron2's ResNet needs a 7x7 stem, 64 channels and 2 blocks per stage; choose onnx"
         )

@@ -176,4 +176,4 @@ def test_detectron2_reads_an_export(kind, tmp_path) -> None:
 def test_networks_that_detectron2_lacks_are_refused() -> None:
     for kind, width, stem in (KINDS[1], *KINDS[3:]):
         with pytest.raises(ValueError, match="detectron2's ResNet needs a 7x7 stem, 64 channels"):
-            formats.check_network(ours(kind, width, stem), "detectron2")
+            formats.check_network(residual(kind, stem, width=width), "detectron2")
