@@ -47,7 +47,8 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False, tes
         sorted(images, key=lambda image: image.image_id)  # the evaluators sort them after training
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a COCO instances file ({type(error).__name__}: {error})") from error
-    records, evaluated = [], {"images": [], "annotations": []}
+    records: list[Record] = []
+    evaluated: dict[str, list[dict]] = {"images": [], "annotations": []}
     for image in images:
         size = image_size(image.path, image.size, path, findings)
         boxes, annotations = _usable(image._replace(size=size), findings, masks=masks, test=test)

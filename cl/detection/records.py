@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image as Picture
@@ -66,7 +67,7 @@ class Record:
         assert self.segmentations is not None
         if not self.segmentations:
             return np.zeros((0, self.height, self.width), np.uint8)
-        tools = COCO()
+        tools: Any = COCO()
         tools.imgs = {0: {"height": self.height, "width": self.width}}
         return np.stack([tools.annToMask({"image_id": 0, "segmentation": s}) for s in self.segmentations])
 
