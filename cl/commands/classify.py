@@ -96,7 +96,9 @@ def classify(
     known = classifier_file.load(used) if used else None
     labelled = opened_table(table, columns, separator)
     if features:
-        source = _from_file(Path(features).expanduser(), encoder != ENCODER, prefix, resize, crop)
+        if encoder != ENCODER or prefix or resize or crop:
+            raise ValueError(f"{features} has features already; leave out encoder, prefix, resize and crop")
+        source = _from_file(Path(features).expanduser())
     else:
         source = _from_images(images, encoder, prefix, resize, crop, known)
     if finetune and source.encoder and source.encoder.config is None:
@@ -137,24 +139,17 @@ def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> N
 
 @dataclass(frozen=True)
 class _Source:
-    """Where features come from.
+    """Where features come from."""
 
-    names: of the images, from the folder `root`.
-    notes: identify the encoder and the transform.
-    features: reads or computes them; takes other options of `embed` if there is an `encoder`.
-    """
-
-    names: list[str]
+    names: list[str]  # of the images, from the folder `root`
     root: Path
-    notes: dict[str, str]
+    notes: dict[str, str]  # identify the encoder and the transform
     width: int
-    features: Callable[..., Features | None]
+    features: Callable[..., Features | None]  # with an encoder, takes other options of `embed`
     encoder: Encoder | None = None
 
 
-def _from_file(path: Path, *of_images: Any) -> _Source:
-    if any(of_images):
-        raise ValueError(f"{path} has features already; leave out encoder, prefix, resize and crop")
+def _from_file(path: Path) -> _Source:
     embedded = matching.read(path)
     root, width = Path(embedded.notes.get("folder", "")), embedded.features.shape[1]
     return _Source(embedded.names, root, embedded.notes, width, lambda: embedded)
@@ -187,12 +182,13 @@ def _from_images(
 
 def _classified(used: Classifier, file: Path, source: _Source) -> Classification:
     """The classes by a saved classifier."""
-    used.check(source.notes, file, source.width)  # before the images are embedded
-    say = progress("classify").say
-    if "sha256" not in source.notes:
-        say(f"the features do not record their encoder; make sure that it is that of {file}")
-    if "sha256" not in used.encoder:
-        say(f"{file} does not record its encoder; make sure that the features are from the same one")
+    matching.check_same_encoder(
+        ("the features", file),
+        (source.notes, used.encoder),
+        (source.width, used.head.weights.shape[1]),
+        "give the encoder and size that trained it, or train it again",
+        progress("classify").say,
+    )
     embedded = source.features()
     assert embedded
     probabilities = used.head.probabilities(embedded.features)
@@ -211,9 +207,12 @@ def _trained(
     assert embedded
     labels = labels.of(embedded.names)
     known, labelled = labels.labelled(), labels.targets.any(1)
-    rows = embedded.features[labelled]
+    rows, files = embedded.features[labelled], [source.root / name for name in known.names]
     if not ungrouped:
-        known = _with_bursts(known, rows, source.root, show.say)
+        names = np.array(joined(known.targets, known.classes))
+        together, remarks = with_bursts(known.groups, [rows], files, names, known.grouped)
+        show.say(*remarks)
+        known = replace(known, groups=together)
     with show.count(len(rows), "labelled images") as report:
         trained = heads.train(
             rows, known.targets, known.classes, known.groups, multilabel=known.multilabel, report=report
@@ -221,7 +220,6 @@ def _trained(
     comparison = better = None
     if finetune:
         assert source.encoder
-        files = [source.root / name for name in known.names]
         comparison, tuned = finetuned_if_better(source.encoder, files, rows, known, trained.head, show)
         if tuned:
             better, trained = tuned
@@ -238,15 +236,6 @@ def _trained(
     notes = matching.notes_of(better) if better else source.notes
     notes = {name: notes[name] for name in ("sha256", "transform", "encoder", "prefix") if name in notes}
     return answer, Classifier(trained.head, labels.classes, notes), better
-
-
-def _with_bursts(known: Targets, rows: np.ndarray, root: Path, say: Callable[..., None]) -> Targets:
-    """The targets, where images of a burst have one group; rows are their features (N, D)."""
-    files = [root / name for name in known.names]
-    labels = np.array(joined(known.targets, known.classes))
-    together, remarks = with_bursts(known.groups, [rows], files, labels, known.grouped)
-    say(*remarks)
-    return replace(known, groups=together)
 
 
 def _quality(trained: Trained, labels: Targets) -> Quality:
@@ -276,5 +265,4 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
             for name, count, value in zip(labels.classes, counts, by_class, strict=True)
         },
         largest_calibration_error=heads.largest_calibration_error(error, right, number),
-        regularisation=trained.regularisation,
     )

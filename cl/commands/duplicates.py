@@ -1,10 +1,8 @@
 """duplicates: groups of images that are copies of each other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -78,7 +76,7 @@ def duplicates(
         raise ValueError(f"found {files[0]} twice; give one file, or those of training and validation")
     parts = [matching.read(path) for path in files]
     show = progress("duplicates")
-    matching.check_same_encoder(parts[0], parts[-1], (files[0], files[-1]), show.say)
+    matching.check_same_features(parts[0], parts[-1], (files[0], files[-1]), show.say)
     stems = [path.stem for path in files]
     splits = stems if len({*stems}) == len(files) else [str(path) for path in files]
     named = [(name, split) for split, part in zip(splits, parts, strict=True) for name in part.names]
@@ -102,8 +100,12 @@ def duplicates(
         ) from error
     show.say(*_calibrated(calibration))
     copies = _copies(named, pairs)
-    if len(parts) > 1:
-        _warn(files, len(parts[0].names), pairs, show.say)
+    is_train = pairs.positions < len(parts[0].names)
+    if shared := len(np.unique(pairs.positions[is_train[:, 0] & ~is_train[:, 1], 1])):
+        show.say(
+            f"warning: {files[1]} has copies of images in {files[0]} ({shared}): results on them are too "
+            "good, so leave them out of one of the two"
+        )
     if target and target.suffix == ".html":
         about = "A row is a group of copies, with the cosine to the most similar other image of the group."
         place = dict(zip(named, paths, strict=True))
@@ -150,14 +152,3 @@ def _copies(named: list[tuple[str, str]], pairs: Pairs) -> list[Copy]:
         values = round(cosine, DIGITS), round(agreement, DIGITS)
         copies.append(Copy(label, *named[image], *named[-other], *values))
     return sorted(copies, key=lambda copy: copy.group)
-
-
-def _warn(files: Sequence[Path], first_of_validation: int, pairs: Pairs, say: Any) -> None:
-    """Say how many validation images are copies of training images."""
-    inside = pairs.positions < first_of_validation
-    shared = len(np.unique(pairs.positions[inside[:, 0] & ~inside[:, 1], 1]))
-    if shared:
-        say(
-            f"warning: {files[1]} has copies of images in {files[0]} ({shared}): results on them are too "
-            "good, so leave them out of one of the two"
-        )

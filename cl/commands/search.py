@@ -162,7 +162,7 @@ def _queries(
             parts.append((Features([bank.names[position]], row, bank.notes), np.array([position])))
         elif query.is_file() and matching.is_features(query):
             other = matching.read(query)
-            matching.check_same_encoder(bank, other, (path, query), progress("search").say)
+            matching.check_same_features(bank, other, (path, query), progress("search").say)
             own = np.arange(len(other.names)) if query.samefile(path) else np.full(len(other.names), -1)
             parts.append((other, own))
         elif query.exists():

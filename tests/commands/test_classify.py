@@ -182,7 +182,7 @@ def test_the_size_of_images_is_that_of_the_classifier(folder, capsys) -> None:
     cl.embed(**of, **size, to="features.npy")
     classify("few.csv", features="features.npy", save="silent.safetensors")
     classify(classifier="silent.safetensors", **of, **size)
-    assert re.search(r"silent\.safetensors does not record its encoder", capsys.readouterr().err)
+    assert re.search(r"silent\.safetensors do not both record their encoder", capsys.readouterr().err)
 
 
 def test_mistakes_leave_no_file(folder) -> None:

@@ -81,7 +81,7 @@ def test_without_copies_nothing_is_found(planted, capfd) -> None:
     images = planted.folder / "train"
     found = cl.duplicates(planted.folder / "train.npy", images=images, encoder=planted.encoder, to=to)
     assert found == []
-    assert "train.npy does not record its encoder" in capfd.readouterr().err
+    assert f"train.npy and {planted.encoder} do not both record their encoder" in capfd.readouterr().err
     assert pq.read_table(to).num_rows == 0 and pq.read_table(to).column_names[:2] == ["group", "name"]
 
 

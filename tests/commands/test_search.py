@@ -194,7 +194,7 @@ def test_bad_input_gets_one_sentence(searched, tmp_path) -> None:
         r"came from another encoder .*than .*other.safetensors.*embed": [path, new, "--encoder", other],
         r"another transform \(resize 20, not 40\) than .*resized": [path, new, "--encoder", resized],
         r"models/backbone.safetensors does not exist; give a checkpoint": [tmp_path / "plain.npy", new],
-        r"7 features per image, but .*encoder.safetensors gives 64": [narrow, new, *of],
+        r"7 features per image, not 64\) than .*encoder.safetensors": [narrow, new, *of],
         r"3.jpg in .* reach inf, expected finite numbers whose squares": [
             write_features(tmp_path / "infinite.parquet", infinite),
             "1.jpg",

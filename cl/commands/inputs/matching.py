@@ -17,17 +17,11 @@ from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
 from cl.encoders.published import is_name
 
-ROWS = 2**14  # checked at a time
 SMALLEST, LARGEST = 1e-12, 1e16  # of the largest number in a row: cosines are computed in float32
 
 
 def read(path: Path) -> Features:
-    """As `feature_files.read`, finite, and one vector for each of at least one image.
-
-    Raises:
-        ValueError: there are no images, two rows of one image, several vectors per image, features that are
-            not finite, or a damaged transform.
-    """
+    """As `feature_files.read`, and raises ValueError also unless each of some images has one finite row."""
     features = feature_files.read(path)
     if not features.features.size:
         raise ValueError(f"{path} contains no features; write it again with `cl embed`")
@@ -38,15 +32,14 @@ def read(path: Path) -> Features:
         transform_of(features)
     except ValueError as error:
         raise ValueError(f"{path} has a damaged transform; write it again with `cl embed`") from error
-    for start in range(0, len(features.names), ROWS):
-        largest = np.abs(features.features[start : start + ROWS]).max(1)
-        usable = (largest == 0) | ((largest > SMALLEST) & (largest < LARGEST))  # NaN is not
-        if not usable.all():
-            name, value = features.names[start + int(usable.argmin())], largest[usable.argmin()]
-            raise ValueError(
-                f"the features of {name} in {path} reach {value:g}, expected finite numbers whose squares "
-                "float32 can hold; embed the images again"
-            )
+    largest = np.maximum(features.features.max(1), -features.features.min(1))  # a mapped file is not copied
+    usable = (largest == 0) | ((largest > SMALLEST) & (largest < LARGEST))  # NaN is not
+    if not usable.all():
+        row = int(usable.argmin())
+        raise ValueError(
+            f"the features of {features.names[row]} in {path} reach {largest[row]:g}, expected finite "
+            "numbers whose squares float32 can hold; embed the images again"
+        )
     return features
 
 
@@ -78,33 +71,23 @@ def encoder_of(
 ) -> Encoder:
     """The encoder that gave the features; if its file records no transform, with theirs.
 
-    It is the one that they record unless another is named. A file of features without notes shows only its
-    width, which `say` is told.
-
-    Args:
-        path: the file of the features, for messages.
-        encoder: a file or name that `cl.load` takes, or what it returned.
+    It is the one that they record unless another is named; `path` is their file.
 
     Raises:
-        ValueError: the features came from another encoder, or with another transform; or neither they nor the
-            encoder record the size of images.
+        ValueError: as `check_same_encoder`; or neither they nor the encoder record the size of images.
     """
     encoder, prefix = recorded(features.notes, encoder, prefix)
-    given, notes, width = opened(encoder, prefix), features.notes, features.features.shape[1]
+    given, notes = opened(encoder, prefix), features.notes
     name = "the encoder" if isinstance(encoder, Encoder) else fspath(encoder)
-    advice = "name the right one with --encoder, or embed the images again"
-    if given.width != width:
-        raise ValueError(f"{path} has {width} features per image, but {name} gives {given.width}; {advice}")
-    if "sha256" not in notes:
-        say(f"{path} does not record its encoder, so only the number of features per image is compared")
+    if not given.records_size and given is not encoder:
+        given.transform = transform_of(features)
+    remedy = "name the right one with --encoder, or embed the images again"
+    widths = features.features.shape[1], given.width
+    check_same_encoder((path, name), (notes, notes_of(given)), widths, remedy, say)
     if not given.records_size and "transform" not in notes:
         raise ValueError(
             f"neither {path} nor {name} records the size of images; embed them again to .parquet"
         )
-    if not given.records_size and given is not encoder:
-        given.transform = transform_of(features)
-    if different := difference(notes, notes_of(given)):
-        raise ValueError(f"{path} came from {different} than {name}; {advice}")
     return given
 
 
@@ -113,8 +96,10 @@ def notes_of(encoder: Encoder) -> dict[str, str]:
     return {"sha256": encoder.sha256, "transform": encoder.transform.model_dump_json()}
 
 
-def difference(first: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """How the notes of some features differ from others, in words; "" if they agree in what both record."""
+def difference(first: Mapping[str, str], other: Mapping[str, str], widths: tuple[int, int]) -> str:
+    """How some features differ from others, in words; "" if their widths and what both record agree."""
+    if widths[0] != widths[1]:
+        return f"another encoder ({widths[0]} features per image, not {widths[1]})"
     if "sha256" in first and first["sha256"] != other.get("sha256", first["sha256"]):
         return f"another encoder (sha256 {first['sha256'][:12]}, not {other['sha256'][:12]})"
     if not {"transform"} <= first.keys() & other.keys():
@@ -132,20 +117,29 @@ def transform_of(features: Features) -> Transform:
 
 
 def check_same_encoder(
-    first: Features, second: Features, paths: tuple[Path, Path], say: Callable[[str], None]
+    names: tuple[object, object],
+    notes: tuple[Mapping[str, str], Mapping[str, str]],
+    widths: tuple[int, int],
+    remedy: str,
+    say: Callable[[str], None],
 ) -> None:
-    """Raises ValueError if two files have features of different encoders or transforms.
+    """Raises ValueError if two sources of features have different encoders or transforms.
 
-    Of two files, one without notes shows only its width, which `say` is told.
+    Without notes, only the widths of two sources can be compared, which `say` is told.
     """
-    one, two = first.features.shape[1], second.features.shape[1]
-    widths = "" if one == two else f"another encoder ({one} features per image, not {two})"
-    if different := widths or difference(first.notes, second.notes):
-        raise ValueError(
-            f"{paths[0]} came from {different} than {paths[1]}; embed the images of both with one encoder"
-        )
-    if paths[0] != paths[1] and not ("sha256" in first.notes and "sha256" in second.notes):
-        say(f"{paths[0]} and {paths[1]} do not both record their encoder; make sure that it is the same")
+    if different := difference(*notes, widths):
+        raise ValueError(f"{names[0]} came from {different} than {names[1]}; {remedy}")
+    if names[0] != names[1] and not all("sha256" in each for each in notes):
+        say(f"{names[0]} and {names[1]} do not both record their encoder; make sure that it is the same")
+
+
+def check_same_features(
+    first: Features, other: Features, paths: tuple[Path, Path], say: Callable[[str], None]
+) -> None:
+    """As `check_same_encoder`, for two files."""
+    widths = first.features.shape[1], other.features.shape[1]
+    remedy = "embed the images of both with one encoder"
+    check_same_encoder(paths, (first.notes, other.notes), widths, remedy, say)
 
 
 def is_features(path: Path) -> bool:

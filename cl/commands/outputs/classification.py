@@ -32,7 +32,6 @@ class Quality:
     mean_average_precision: None if images have one label.
     by_class: number of images and accuracy, or average precision, of each class.
     largest_calibration_error: the upper end of the calibration error's one-sided 95 % interval.
-    regularisation: C of `cl.features.logistic.fit`, and of scikit-learn's LogisticRegression.
     """
 
     images: int
@@ -42,7 +41,6 @@ class Quality:
     mean_average_precision: float | None
     by_class: dict[str, tuple[int, float]]
     largest_calibration_error: float
-    regularisation: float
 
 
 @dataclass(frozen=True, repr=False)
