@@ -8,15 +8,14 @@ import torch
 
 from cl.commands.classifiers import heads
 from cl.commands.inputs import sample
-from cl.commands.inputs.held_together import digests, held_together, with_bursts
-from cl.commands.inputs.labels import Labels, opened_table
+from cl.commands.inputs.held_together import digests, held_together
+from cl.commands.inputs.labels import opened_table
 from cl.commands.inputs.paths import File
 from cl.commands.inputs.sample import Sample
+from cl.commands.jobs import columns as table_columns
 from cl.commands.jobs import near_duplicates, starts, trial
-from cl.commands.jobs.columns import suggestion
 from cl.commands.jobs.starts import Start
-from cl.commands.outputs.advice import FEW, Advice, Tried, advice
-from cl.commands.outputs.for_training import HOLDOUT, columns_of, for_training, labels_of
+from cl.commands.outputs.advice import FEW, HOLDOUT, Advice, Tried, advice, for_training, labels_of
 from cl.commands.outputs.tables import target_of
 from cl.console.command import progress
 from cl.console.progress import Progress
@@ -68,13 +67,16 @@ def advise(
     measured = [starts.embedded(*start, images.files) for start in starts.find(encoders, show.say)]
     for start in measured:
         check_different(torch.from_numpy(start.features), start.title)
-    together, remarks = _together(images, measured, ungrouped=ungrouped)
+    features = [start.features for start in measured[:-1] or measured]  # pixels only if there is nothing else
+    together, remarks = held_together(
+        images.groups, digests(images.files), [] if ungrouped else features, images.files, images.labels
+    )
     judging, labelling = _measure(measured, images, together)
     measured.sort(key=lambda start: (start.name == starts.PIXELS, -start.score))
     pixels = measured[-1]
     pairs = near_duplicates.find(pixels.features, images.files, pixels.encoder, show.count)[1]
     remarks.append(f"near copies of others: {counted(len(np.unique(pairs.positions)), 'images')}")
-    hints, useful = _useful(table, images, together, measured[0])
+    hints, useful = table_columns.useful(table, images, together, measured[0])
     remarks += [*(table.remarks() if table else []), *hints]
     trials = []
     if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
@@ -83,29 +85,6 @@ def advise(
         write_table(target, labels_of(images, useful))
     named = for_training(images, table, target, has_labels=len(judging) > 0, ungrouped=ungrouped)
     return advice(len(images.listed), [_about(images), labelling, *remarks], measured, trials, named)
-
-
-def _useful(
-    table: Labels | None, images: Sample, together: np.ndarray, start: Start
-) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """Sentences about useful columns of the table, and the cells of each listed image."""
-    hints, useful = [], {}
-    for name, cells in columns_of(table, images):
-        of_files = np.array([cells[str(file.relative_to(images.folder))] for file in images.files])
-        if hint := suggestion(name, of_files, images.labels, together, start):
-            hints.append(hint)
-            useful[name] = cells
-    return hints, useful
-
-
-def _together(images: Sample, found: list[Start], *, ungrouped: bool) -> tuple[np.ndarray, list[str]]:
-    """A number for each image, equal for images of a group or burst and for copies; remarks."""
-    together, remarks = held_together(images.groups.tolist(), digests(images.files))
-    if ungrouped:
-        return together, remarks
-    features = [start.features for start in found[:-1] or found]  # pixels only if there is nothing else
-    together, bursts = with_bursts(together, features, images.files, images.labels, images.groups != "")
-    return together, remarks + bursts
 
 
 def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[np.ndarray, str]:

@@ -17,8 +17,7 @@ from cl.commands.inputs import sample
 from cl.commands.inputs.labels import opened_table
 from cl.commands.jobs import starts, trial
 from cl.commands.jobs.starts import PIXELS, Start
-from cl.commands.outputs.advice import FEW, Tried, advice
-from cl.commands.outputs.for_training import Named
+from cl.commands.outputs.advice import FEW, Named, Tried, advice
 from cl.console.command import progress
 from cl.encoders.published import downloaded
 from cl.pretraining.adaptation import verdict

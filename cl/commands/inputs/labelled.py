@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.held_together import digests, held_together, with_bursts
+from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.labels import Labels, check_classes, classes, labels_in
 from cl.commands.inputs.listing import is_folder, root_of, with_one_root
 from cl.commands.inputs.paths import Inputs, existing
@@ -20,24 +20,15 @@ from cl.shards.duplicates import copies
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """N images with a label.
+    """N images with a label."""
 
-    names: as `cl embed` gives them.
-    files: their paths.
-    features: (N, D).
-    labels: (N,).
-    groups: (N,), "" for an image without a group.
-    digests: (N, 2), hashes of the files.
-    together: (N,), equal numbers for images of a group or burst, and for copies.
-    """
-
-    names: list[str]
+    names: list[str]  # as `cl embed` gives them
     files: list[Path]
-    features: np.ndarray
-    labels: np.ndarray
-    groups: np.ndarray
-    digests: np.ndarray
-    together: np.ndarray
+    features: np.ndarray  # (N, D)
+    labels: np.ndarray  # (N,)
+    groups: np.ndarray  # (N,), "" for an image without a group
+    digests: np.ndarray  # (N, 2), hashes of the files
+    together: np.ndarray  # (N,), equal numbers for images of a group or burst, and for copies
 
     def __len__(self) -> int:
         return len(self.names)
@@ -66,11 +57,9 @@ def read(
     """The labelled training and validation images; how many of `val` were left out as copies of the former.
 
     Args:
-        train, val: files, folders, lists and tables; without `val`, some training images are held out.
+        train, val: files, folders, lists and tables; without `val`, the share `holdout` of `train`.
         embedded: gives the features of some of these.
-        holdout: their share.
         labels: a table of labels; by default they are in the given tables, or are names of folders.
-        ungrouped: do not look for bursts.
         by_encoder: features (N, D) to those of each encoder, by which bursts are found.
         say: is told which images and which rows of the table are left out, and which classes cannot be found.
 
@@ -165,11 +154,8 @@ def _together(
         np.concatenate([getattr(side, name) for side in sides])
         for name in ("groups", "digests", "labels", "features")
     )
-    together, remarks = held_together(groups.tolist(), of_files)
-    if not ungrouped:
-        files = [file for side in sides for file in side.files]
-        together, bursts = with_bursts(together, by_encoder(rows), files, labels, groups != "")
-        remarks += bursts
+    files = [file for side in sides for file in side.files]
+    together, remarks = held_together(groups, of_files, [] if ungrouped else by_encoder(rows), files, labels)
     parts = np.split(together, np.cumsum([len(side) for side in sides])[:-1])
     return [replace(side, together=part) for side, part in zip(sides, parts, strict=True)], remarks
 

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from unicodedata import normalize
 
@@ -214,14 +215,9 @@ def check_classes(folder: Path, remedy: str) -> None:
 
 
 def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[str, str]]:
-    """The label and group of each image; "" where it has none.
+    """The label and group of each image, "" where it has none, by its name from `root_of([given])`.
 
-    Names of classes agree however their accents are encoded.
-
-    Args:
-        given: a folder, list, table or file, and `names` the names of its images from `root_of([given])`.
-        labels: a table of labels. By default, in a folder, the first folder of a name; else the folder that
-            contains the image.
+    Without a table: in a given folder, the first folder of a name; else the folder that contains the image.
     """
     root = root_of([given])
     if labels:
@@ -239,21 +235,13 @@ def classes(given: Path, names: list[str], labels: Labels | None) -> list[tuple[
 
 @dataclass(frozen=True)
 class Targets:
-    """The labels of N images.
-
-    names: N paths.
-    classes: the C classes, sorted by name.
-    targets: (N, C) bool; a row without a label is all False.
-    groups: (N,) int64, equal for images that are held out together, -1 for an image of no group.
-    grouped: (N,) whether the table gives an image a group.
-    remarks: what the user should know.
-    """
+    """The labels of N images."""
 
     names: Sequence[str]
-    classes: list[str]
-    targets: np.ndarray
-    groups: np.ndarray
-    grouped: np.ndarray
+    classes: list[str]  # the C classes, sorted by name
+    targets: np.ndarray  # (N, C) bool; a row without a label is all False
+    groups: np.ndarray  # (N,) int64, equal for images that are held out together, -1 for an image of no group
+    grouped: np.ndarray  # (N,) whether the table gives an image a group
     remarks: list[str]
 
     @property
@@ -290,12 +278,9 @@ def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
     remarks = [*labels.remarks(), *table.similar(classes), *table.alike(sorted(known), "groups")]
     if several := [name for name, (own, _) in zip(names, rows, strict=True) if len(own) > 1]:
         remarks.append(f"{counted(len(several), 'images')} with several labels, such as {several[0]}")
-    groups = np.full(len(names), -1)
-    labelled = np.flatnonzero(targets.any(1)).tolist()
+    groups, labelled = np.full(len(names), -1), targets.any(1)
     if known:
         remarks.append(f"images of a group are held out together: {counted(len(known), 'groups')}")
-    groups[labelled], copies = held_together(
-        [rows[row][1] for row in labelled], digests([root / names[row] for row in labelled])
-    )
-    grouped = np.array([bool(group) for _, group in rows])
-    return Targets(names, classes, targets, groups, grouped, remarks + copies)
+    of_table, files = np.array([group for _, group in rows]), [root / name for name in names]
+    groups[labelled], copies = held_together(of_table[labelled], digests([*compress(files, labelled)]))
+    return Targets(names, classes, targets, groups, of_table != "", remarks + copies)

@@ -1,13 +1,42 @@
 """What a column of a table looks useful for in training, and the numbers that say so."""
 
+from contextlib import suppress
+
 import numpy as np
 
 from cl.commands.classifiers.heads import FOLDS
+from cl.commands.inputs.labels import Labels
+from cl.commands.inputs.sample import Sample
 from cl.commands.jobs.starts import Start, by_labels, folds
 from cl.features.scores import nearest_agrees
+from cl.images.table import column_of
 from cl.statistics import independent, interval
 
 FEW = 10  # values of a column that may say where or how images were taken
+Cells = dict[str, str]  # what a column says about each image of a folder, "" for nothing
+
+
+def useful(
+    table: Labels | None, images: Sample, together: np.ndarray, start: Start
+) -> tuple[list[str], dict[str, Cells]]:
+    """Sentences about useful columns of the table besides path, label and split, and their cells."""
+    names, files = [*images.listed], [images.folder / name for name in images.listed]
+    columns: dict[str, list[str]] = {}
+    for name in table.unread if table else ():
+        with suppress(ValueError):  # captions with line breaks, or two columns of a name
+            assert table
+            if column_of(name) != "split":
+                columns[name] = table.with_column(name).cells(name, names, files).tolist()
+    if table and table.has_groups:
+        columns["group"] = [group for _, group in images.listed.values()]
+    hints, found = [], {}
+    for name, cells in columns.items():
+        known = dict(zip(names, cells, strict=True))
+        of_files = np.array([known[str(file.relative_to(images.folder))] for file in images.files])
+        if hint := suggestion(name, of_files, images.labels, together, start):
+            hints.append(hint)
+            found[name] = known
+    return hints, found
 
 
 def suggestion(

@@ -1,14 +1,16 @@
-"""What `cl advise` found: a screen of numbers, and the sentences that follow from them."""
+"""What `cl advise` found: numbers, what follows from them, and a table for training."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cl.commands.inputs.labels import NAMES, Labels
+from cl.commands.inputs.sample import Sample
 from cl.commands.jobs import trial
+from cl.commands.jobs.columns import Cells
 from cl.commands.jobs.starts import PIXELS, Start
-from cl.commands.outputs.for_training import Named
 from cl.console.wording import counted, duration
 from cl.encoders.published import is_name
 from cl.pretraining.adaptation import smallest_seen
@@ -16,23 +18,58 @@ from cl.statistics import PairedComparison
 
 FEW = 200  # images that an adaptation needs
 GET, MEGABYTES = "torchvision:resnet50", 98  # a start to download
+HOLDOUT = 0.3  # of the labelled images judges a run, unless the folder has val/
+TABLE = "for_training.csv"
+
+
+def labels_of(images: Sample, columns: Mapping[str, Cells]) -> dict[str, list[str]]:
+    """The columns of a table of the images that have a label or group."""
+    rows = [(name, *known) for name, known in images.listed.items() if any(known)]
+    content = {column: [*cells] for column, cells in zip(NAMES, zip(*rows, strict=True), strict=True)}
+    others = {name: [cells[path] for path, *_ in rows] for name, cells in columns.items()}
+    return content | {name: cells for name, cells in others.items() if name not in content}
+
+
+@dataclass(frozen=True)
+class Named:
+    """How commands name the images and their labels."""
+
+    folder: str  # for a shell
+    again: str  # the command that asked for advice
+    before: list[str]  # commands that a recipe needs
+    data: list[str]  # the parameters of a recipe
+
+
+def for_training(
+    images: Sample, table: Labels | None, written: Path | None, *, has_labels: bool, ungrouped: bool
+) -> Named:
+    """A recipe reads the table `written` by `cl advise`: paths in the user's may start elsewhere."""
+    options = [*(table.options() if table else []), *["--ungrouped"] * ungrouped]
+    again, before = shlex.join(["cl", "advise", str(images.folder), *options]), list[str]()
+    data = [f"dataset.name={images.folder.absolute()}", *["ungrouped=true"] * ungrouped]
+    train, val = (
+        {label for name, (label, _) in images.listed.items() if name.startswith(split)}
+        for split in ("train/", "val/")
+    )
+    if has_labels and images.has_splits and train == val:
+        data.append("dataset=folder")
+    elif has_labels:
+        before = [f"{again} --minutes 0 --to {TABLE}"] * (written is None)
+        path = (written or Path(TABLE)).absolute()
+        data += ["dataset=partly_labelled", f"dataset.table={path}", f"dataset.holdout={HOLDOUT}"]
+    return Named(shlex.quote(str(images.folder)), again, before, data)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial of `own/adapt` from the best start.
-
-    full: the steps of the recipe on all images, at all rates; seconds: per step.
-    comparison: of the start (A) and the trained encoder (B), on held-out images; is_better: by the rule of
-        `own/adapt`.
-    """
+    """A trial of `own/adapt` from the best start."""
 
     rate: float
     steps: int
-    full: int
-    seconds: float
-    comparison: PairedComparison
-    is_better: bool
+    full: int  # the steps of the recipe on all images, at all rates
+    seconds: float  # per step
+    comparison: PairedComparison  # of the start (A) and the trained encoder (B), on held-out images
+    is_better: bool  # by the rule of `own/adapt`
 
     @property
     def gain(self) -> str:
