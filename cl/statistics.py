@@ -36,20 +36,14 @@ class Interval(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean over `n` seeds with its uncertainty.
-
-    sd: standard deviation over the seeds; None for a single seed.
-    interval: the 95 % interval of the mean, if known.
-    names: the averaged experiments.
-    images: how many independent images it counts; 0 if all are of one group, None if it counts none.
-    """
+    """A mean over `n` seeds with its uncertainty."""
 
     mean: float
-    sd: float | None
+    sd: float | None  # standard deviation over the seeds; None for a single seed
     n: int
-    interval: Interval | None = None
-    names: tuple[str, ...] = ()
-    images: float | None = None
+    interval: Interval | None = None  # the 95 % interval of the mean, if known
+    names: tuple[str, ...] = ()  # the averaged experiments
+    images: float | None = None  # independent ones that it counts; 0 if all are of one group, None for none
 
     @property
     def number(self) -> str:
@@ -106,7 +100,8 @@ def interval(
         sd: standard deviation over the seeds.
         level: how often the interval of the images contains the truth.
     """
-    if images == 0:
+    over_seeds = 0.0 if sd is None or seeds == 1 else _over_seeds(sd, seeds)
+    if not images and (images == 0 or sd is None or seeds == 1):
         return None
     low = high = percent
     if images:
@@ -115,11 +110,6 @@ def interval(
         centre = (percent + 50 * z**2 / images) / shrinkage
         half = z * math.sqrt(percent * (100 - percent) / images + (50 * z / images) ** 2) / shrinkage
         low, high = min(percent, centre - half), max(percent, centre + half)
-    over_seeds = 0.0
-    if sd is not None and seeds > 1:
-        over_seeds = _over_seeds(sd, seeds)
-    elif not images:
-        return None
     below, above = math.hypot(percent - low, over_seeds), math.hypot(high - percent, over_seeds)
     return Interval(max(0.0, percent - below), min(100.0, percent + above))
 

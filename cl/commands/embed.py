@@ -74,9 +74,15 @@ def embed(
         given = Path(folder or "", "features.parquet") if to is None else to
         path = target_of(given, images, encoder, suffixes=tuple(feature_files.FORMATS))
         assert path
+        if patches and path.suffix == ".csv":
+            raise ValueError(f"--patches does not fit .csv; choose {path.stem}.npy")
         if path.suffix == ".npy":
-            checked(path.with_suffix(".txt"), images)
-        _check(path, patches=patches)
+            names = checked(path.with_suffix(".txt"), images)
+            is_continued = Path(f"{path}.partial/identity").exists()
+            if names.exists() and not (path.exists() or is_continued):
+                raise ValueError(
+                    f"--to {path} would overwrite {names}, which cl embed did not write; rename one"
+                )
         inputs = existing(images)
         with machine.settings_restored():
             shown = progress("embed")
@@ -137,15 +143,6 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
             unreadable = sum(reasons.values())
         wait_for_all()
     return embedded, unreadable
-
-
-def _check(to: Path, *, patches: bool) -> None:
-    if patches and to.suffix == ".csv":
-        raise ValueError(f"--patches does not fit .csv; choose {to.stem}.npy")
-    names = to.with_suffix(".txt")
-    is_continued = Path(f"{to}.partial/identity").exists()
-    if to.suffix == ".npy" and names.exists() and not to.exists() and not is_continued:
-        raise ValueError(f"--to {to} would overwrite {names}, which cl embed did not write; rename one")
 
 
 def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: Progress) -> None:

@@ -150,7 +150,7 @@ def evaluate(
     named = {f"kNN, k = {k}": knn, "logistic regression": linear, "kNN, raw pixels": raw.astype(float)}
     named["most frequent class"] = majority
     measures = [_accuracy(name, right, queries.together) for name, right in named.items()]
-    of_knn, of_linear, of_pixels, of_majority = (each.percent for each in measures)
+    percents = [each.percent for each in measures]
     if table and predict:
         measures += _predicted(predict, table, bank, queries, k, say)
     if table and across:
@@ -158,7 +158,7 @@ def evaluate(
     if target:
         write_table(target, columns_of(Accuracy, measures))
     counts = len(bank), len(queries), len({*bank.labels, *queries.labels})
-    return Evaluation(of_knn, of_linear, of_pixels, of_majority, *counts, measures)
+    return Evaluation(*percents, *counts, measures)
 
 
 def _apart(images: LabelledImages, width: int) -> tuple[LabelledImages, np.ndarray]:

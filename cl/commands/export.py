@@ -72,8 +72,6 @@ def export(
     metadata = {"network": found.config.model_dump_json()}
     if has_size:
         metadata["transform"] = transform.model_dump_json()
-    exported = Exported(path, found.config.title, loaded.width, _inputs(transform, has_size))
-    description = formats.describe(found.config, exported.width, transform) if format == TIMM else {}
     if format in ("onnx", TIMM):  # the others take ResNets only, which take any size
         check_size(fspath(encoder), loaded.network, transform.crop, "--crop", transform.channels)
     if format == "torchvision" and not has_size and transform != IMAGENET:
@@ -83,12 +81,13 @@ def export(
         )
     if format in FILES:
         formats.write(loaded.network, format, path, transform.crop, metadata)
-        return exported
-    if not has_size and "normalisation" not in found.metadata:
-        for key in ("mean", "std"):  # timm's own defaults are the same
-            del description["pretrained_cfg"][key]
-    formats.write_folder(loaded.network, path, description, found.metadata | metadata)
-    return exported
+    else:
+        description = formats.describe(found.config, loaded.width, transform)
+        if not has_size and "normalisation" not in found.metadata:
+            for key in ("mean", "std"):  # timm's own defaults are the same
+                del description["pretrained_cfg"][key]
+        formats.write_folder(loaded.network, path, description, found.metadata | metadata)
+    return Exported(path, found.config.title, loaded.width, _inputs(transform, has_size))
 
 
 def _inputs(transform: Transform, has_size: bool) -> str:

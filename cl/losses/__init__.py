@@ -10,12 +10,8 @@ from cl.runtime.base_config import BaseConfig
 
 
 class LossConfig(BaseConfig):
-    """What every loss declares.
+    """What every loss declares."""
 
-    needs: the traits that a method must give, including the type of its terms; by default, contrasts.
-    gives: the traits that a method may need.
-    """
-
-    needs: ClassVar[Traits] = {"contrasts"}
-    gives: ClassVar[Traits] = frozenset()
+    needs: ClassVar[Traits] = {"contrasts"}  # that a method must give, including the type of its terms
+    gives: ClassVar[Traits] = frozenset()  # that a method may need
     kind: str

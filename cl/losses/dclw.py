@@ -30,13 +30,9 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     pair. The mean is over the contrast's queries of all ranks, so the mean weight is 1.
     """
     logits = contrast.positive_logits()  # (N, P)
-    weight = _weights(logits * contrast.temperature, config.sigma, contrast)
+    cosines = logits * contrast.temperature
+    agreement = ((cosines - 1) / config.sigma).exp()  # at most 1, so a small sigma does not overflow
+    weight = 2 - agreement / contrast.batch_mean(agreement)
     if config.detach_weight:
         weight = weight.detach()
     return contrast.mean_over_queries(contrast.negative_log_partition()[:, None] - weight * logits)
-
-
-def _weights(cosines: Tensor, sigma: float, contrast: Contrast) -> Tensor:
-    """(N, P); exponents are at most 0, so a small sigma does not overflow."""
-    exponentials = ((cosines - 1) / sigma).exp()
-    return 2 - exponentials / contrast.batch_mean(exponentials)

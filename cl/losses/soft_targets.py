@@ -27,11 +27,9 @@ def loss(contrast: Contrast, config: Config, progress: float) -> Tensor:
     over the negatives and the key k_i itself, the last d_j. It is computed as the student's log-partition
     minus q_i . sum_j p_j d_j / temperature. As the teacher's temperature goes to 0, it becomes InfoNCE.
     """
-    keys = contrast.positives.unbind(1)
-    means = torch.stack(
-        [_expected(contrast, key, config.teacher_temperature) for key in keys], 1
-    )  # (N, P, D)
-    student = replace(contrast, positives=means).positive_logits()
+    temperature = config.teacher_temperature
+    means = [_expected(contrast, key, temperature) for key in contrast.positives.unbind(1)]  # (N, D) each
+    student = replace(contrast, positives=torch.stack(means, 1)).positive_logits()
     partition = torch.logaddexp(contrast.negative_log_partition()[:, None], contrast.positive_logits())
     return contrast.mean_over_queries(partition - student)
 

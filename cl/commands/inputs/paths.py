@@ -16,11 +16,7 @@ def as_paths(given: Inputs) -> list[Path]:
 
 
 def existing(images: Inputs) -> list[Path]:
-    """As `as_paths`.
-
-    Raises:
-        ValueError: there are none, or one is missing.
-    """
+    """As `as_paths`; raises ValueError if there are none, or one is missing."""
     given = as_paths(images)
     files = [stack[0] if (stack := stack_of(path)) else path for path in given]
     missing = [path for path, file in zip(given, files, strict=True) if not file.exists()]

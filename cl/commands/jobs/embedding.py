@@ -43,16 +43,13 @@ class EmbeddingJob:
     """The images that `inputs` name (see `cl.commands.inputs.listing`), their encoder, and the file to write.
 
     Part i covers images i S to (i + 1) S - 1 of the listing, with S = `part_size`.
-
-    patches: compute `encoder.patches`, the features of places, instead of one feature vector per image.
-    origin: where the encoder was found, for later commands.
     """
 
     inputs: Sequence[Path]
     encoder: Encoder
     target: Path
-    patches: bool = False
-    origin: dict[str, str] = field(default_factory=dict)
+    patches: bool = False  # `encoder.patches` instead of one feature vector per image
+    origin: dict[str, str] = field(default_factory=dict)  # where the encoder was found, for later commands
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -125,12 +122,8 @@ class EmbeddingJob:
             if not (self.partial / "identity").exists():  # else there are parts of an earlier run
                 clear(self.partial)
             raise
-        identity = f"{listed} {self.notes} {self.part_size} {reads_heic()}"
-        self._use(listing, hashlib.sha256(identity.encode()).hexdigest())
-        return left_out
-
-    def _use(self, listing: ImageNames, identity: str) -> None:
-        """Move the listing into the folder named `identity`, and remove the folders of other identities."""
+        inputs = f"{listed} {self.notes} {self.part_size} {reads_heic()}"
+        identity = hashlib.sha256(inputs.encode()).hexdigest()
         for path in self.partial.iterdir():
             if path.is_dir() and path not in (listing.folder, self.partial / identity):
                 shutil.rmtree(path)
@@ -138,6 +131,7 @@ class EmbeddingJob:
         for path in listing.folder.iterdir():
             os.replace(path, self.partial / identity / path.name)
         (self.partial / "identity").write_text(identity)
+        return left_out
 
 
 def compute(job: EmbeddingJob, machine: Machine, report: Callable[..., None]) -> None:

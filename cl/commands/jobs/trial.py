@@ -16,7 +16,6 @@ from cl.console.progress import Progress
 from cl.data.order import Plan, reduced
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.data.transform import Transform
 from cl.data.views import OPERATIONS, Blur, Jitter, View
 from cl.encoders.encoder import Encoder
 from cl.losses import dcl
@@ -109,10 +108,9 @@ def adapted(
     """
     with machine.settings_restored(), torch.random.fork_rng():
         here = machine.find("fp32", deterministic=False)
-        transform = cast("Transform", encoder.transform)
         plan = Plan(len(images), reduced(OPTIM.batch_size, len(images)), seed=0)
         view = VIEW.model_copy(update={"size": sizes(encoder)[1]})
-        data = TrainSet(cast("Reader", InMemory(images)), transform, [view], plan)
+        data = TrainSet(cast("Reader", InMemory(images)), encoder.transform, [view], plan)
         torch.manual_seed(0)
         network = copy.deepcopy(encoder.network).float().requires_grad_(True)
         method = simclr.Method(METHOD, Setup(network, 0.1, Whole(kind="whole"), 1, 0, len(images)))
@@ -123,7 +121,7 @@ def adapted(
         began = time.monotonic()
         _train(here.place(task), data, config, steps, shown)
         each = (time.monotonic() - began) / steps
-    return Encoder(network, transform, encoder.architecture, config=encoder.config), steps, each
+    return Encoder(network, encoder.transform, encoder.architecture, config=encoder.config), steps, each
 
 
 def _seconds(task: PretrainingTask, data: TrainSet, config: optim.Config) -> float:
