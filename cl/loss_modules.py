@@ -49,20 +49,14 @@ class _Loss(nn.Module):
     """A loss of `cl.losses`, and whether processes share the batch.
 
     `forward` is not for torch.compile: blocks of logits share memory, and their number depends on the batch.
-
-    Attributes:
-        kind: the module of the loss.
-        fixed: the fields of its `Config` that no attribute sets.
-        names: the attributes that set the others, where their names differ.
-        progress: the fraction of the training that is done, for a loss that changes with it (JCL).
     """
 
-    kind: ModuleType
-    fixed: ClassVar[dict[str, Any]] = {}
-    names: ClassVar[dict[str, str]] = {}
+    kind: ModuleType  # of the loss
+    fixed: ClassVar[dict[str, Any]] = {}  # the fields of its `Config` that no attribute sets
+    names: ClassVar[dict[str, str]] = {}  # the attributes that set the others, where their names differ
     gather_distributed: bool
     least_views: ClassVar[int] = 2
-    progress = 1.0
+    progress = 1.0  # the fraction of the training that is done, for a loss that changes with it (JCL)
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """A module before its fields are set, as PyTorch requires."""
@@ -96,12 +90,9 @@ class _Contrastive(_Loss):
     Without a memory bank, each of an image's V embeddings is a query; the V - 1 others are its positives, and
     the V (N - 1) embeddings of other images its negatives. With one, `z0` are the queries, the other views
     their positives, and the bank's rows the only negatives.
-
-    Attributes:
-        temperature: may be changed, also to a tensor with one number, which then receives its gradient.
     """
 
-    temperature: float | Tensor
+    temperature: float | Tensor  # may be changed, also to a tensor with one number that learns
     memory_bank_size: Size = field(default=0, kw_only=True)
     gather_distributed: bool = field(default=False, kw_only=True)
 

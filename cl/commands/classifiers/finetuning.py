@@ -28,18 +28,12 @@ AREA = (0.5, 1.0)  # of the image that a crop covers
 
 @dataclass(frozen=True)
 class FinetuningComparison:
-    """The frozen encoder, and then the fine-tuned one, on the same held-out images.
+    """The frozen encoder, and then the fine-tuned one, on the same held-out images."""
 
-    log_loss: mean over images, in nats.
-    accuracy: in percent; mean average precision if images have several labels.
-    error: the standard error of the difference of the log-losses, over images or groups.
-    multilabel: whether images have several labels.
-    """
-
-    log_loss: tuple[float, float]
-    accuracy: tuple[float, float]
-    error: float
-    multilabel: bool
+    log_loss: tuple[float, float]  # mean over images, in nats
+    accuracy: tuple[float, float]  # in percent; mean average precision if images have several labels
+    error: float  # the standard error of the difference of the log-losses, over images or groups
+    multilabel: bool  # images have several labels
 
     @property
     def better(self) -> bool:
@@ -59,12 +53,7 @@ def finetuned_if_better(
 
     Three folds compare both: each fine-tunes a copy of the encoder, starting from the head of the frozen one
     on the same images. The temperatures of both are fitted in the same way. On a CPU, the result depends only
-    on the arguments.
-
-    Args:
-        encoder: stays as it is.
-        files, features, labels: of N images, each with a label.
-        head: of the frozen encoder, trained on all images.
+    on the arguments. All images have labels; `head` is trained on their frozen features.
     """
     assert encoder.config
     targets, multilabel = labels.targets, labels.multilabel

@@ -27,18 +27,12 @@ Fold = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Head:
-    """Logits W f / |f| + b of features f.
+    """Logits W f / |f| + b of features f."""
 
-    weights: W, (C, D) float32.
-    bias: b, (C,) float32.
-    temperature: divides the logits.
-    multilabel: whether an image may have several labels: probabilities are sigmoids instead of a softmax.
-    """
-
-    weights: np.ndarray
-    bias: np.ndarray
-    temperature: float
-    multilabel: bool
+    weights: np.ndarray  # W, (C, D) float32
+    bias: np.ndarray  # b, (C,) float32
+    temperature: float  # divides the logits
+    multilabel: bool  # an image may have several labels: probabilities are sigmoids instead of a softmax
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """(N, C) float32 for features (N, D), which may be mapped from a file."""
@@ -58,17 +52,12 @@ class Head:
 
 @dataclass(frozen=True)
 class Trained:
-    """A head, and the probabilities of each image by a head that was not trained on it.
-
-    regularisation: C of `logistic.fit`.
-    calibrated: these probabilities, (N, C).
-    folds: a head and the images that it was not trained on, for each fold.
-    """
+    """A head, and the probabilities of each image by a head that was not trained on it."""
 
     head: Head
-    regularisation: float
-    calibrated: np.ndarray
-    folds: list[tuple[Head, np.ndarray]]
+    regularisation: float  # C of `logistic.fit`
+    calibrated: np.ndarray  # these probabilities, (N, C)
+    folds: list[tuple[Head, np.ndarray]]  # a head, and the images that it was not trained on
 
 
 def train(
@@ -110,11 +99,7 @@ def train(
 def folds_of(
     targets: np.ndarray, classes: Sequence[str], groups: np.ndarray | None = None, number: int = FOLDS
 ) -> list[Fold]:
-    """The rows (seen, held out) of each fold; the arguments are those of `train`.
-
-    Raises:
-        ValueError: there is only one class, or all images of a class would be in one fold.
-    """
+    """The rows (seen, held out) of each fold; raises ValueError for one class, or one that is in one fold."""
     if len(classes) < 2:
         raise ValueError(
             f"all labels are {classes[0]!r}, expected at least two classes; label images of another class"
@@ -264,9 +249,8 @@ def calibration_error(
     if multilabel:
         confidence, right = probabilities.ravel(), targets.ravel()
     else:
-        first = probabilities.argmax(1)[:, None]
-        confidence = np.take_along_axis(probabilities, first, 1)[:, 0]
-        right = np.take_along_axis(targets, first, 1)[:, 0]
+        confidence = probabilities.max(1)
+        right = targets[np.arange(len(targets)), probabilities.argmax(1)]
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.bincount(bins, confidence - right, BINS)
     inflation = len(targets) / independent if independent else 1.0

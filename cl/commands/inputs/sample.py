@@ -21,27 +21,18 @@ SHORT_SIDE = 192  # pixels of a decoded image at most: crops of 96 px are taken 
 
 @dataclass(frozen=True)
 class Sample:
-    """N images that can be read, of all images in a folder.
-
-    folder: with all images.
-    files, pixels: N paths; N arrays (H, W, 3) uint8.
-    sides: (N,) the short sides of the files' images, in pixels.
-    labels, groups: (N,) strings, "" for an image without one.
-    listed: the paths from the folder of all its images, with label and group.
-    has_splits: whether the classes are below train/ and val/; is_val: (N,) whether an image is below val/.
-    unreadable: how many others of the sample cannot be decoded.
-    """
+    """N images that can be read, of all images in a folder; "" for no label and for no group."""
 
     folder: Path
     files: list[Path]
-    pixels: list[np.ndarray]
-    sides: np.ndarray
+    pixels: list[np.ndarray]  # (H, W, 3) uint8 each
+    sides: np.ndarray  # (N,) the short sides of the files' images, in pixels
     labels: np.ndarray
     groups: np.ndarray
-    listed: dict[str, tuple[str, str]]
-    has_splits: bool
-    is_val: np.ndarray
-    unreadable: int
+    listed: dict[str, tuple[str, str]]  # the paths from the folder of all its images, with label and group
+    has_splits: bool  # the classes are below train/ and val/
+    is_val: np.ndarray  # (N,) whether an image is below val/
+    unreadable: int  # others of the sample that cannot be decoded
 
     def __len__(self) -> int:
         return len(self.files)

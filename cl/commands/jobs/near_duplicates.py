@@ -40,50 +40,37 @@ SHORT_SIDE = 512  # pixels of an image that is copied, at most
 class Calibration:
     """Thresholds from copies of half of the sampled images, and how they do on the others.
 
-    cosine: all of these copies reach it; if 99 % of the pairs of images have less, halfway between both.
-    agreement: 99 % of these copies reach it; if different images reach more, halfway to them, but such that
-        95 % of the copies reach it.
-    recall: the share of the other half's copies that are found, by kind of change.
-    copies: the number of these copies of one kind.
-    different: pairs with an image of the other half that count as different: their cosine is too small for
-        copies, or among the 99 % smallest. This leaves out real copies, which are few of all pairs.
-    false_agreements: how many of these pairs reach the threshold of agreement.
+    All of these copies reach `cosine`; if 99 % of the pairs of images have less, it is halfway between both.
+    99 % of these copies reach `agreement`; if different images reach more, it is halfway to them, but such
+    that 95 % of the copies reach it. Pairs count as different if their cosine is too small for copies, or
+    among the 99 % smallest. This leaves out real copies, which are few of all pairs.
     """
 
     cosine: float
     agreement: float
-    recall: dict[str, float]
-    copies: int
-    different: int
-    false_agreements: int
+    recall: dict[str, float]  # the share of the other half's copies that are found, by kind of change
+    copies: int  # of the other half, of one kind
+    different: int  # pairs with an image of the other half that count as different
+    false_agreements: int  # of these, how many reach the threshold of agreement
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of copies.
+    """m pairs of copies."""
 
-    positions: (m, 2), the smaller first.
-    cosines, agreements: (m,).
-    """
-
-    positions: np.ndarray
+    positions: np.ndarray  # (m, 2), the smaller first
     cosines: np.ndarray
     agreements: np.ndarray
 
 
 @dataclass(frozen=True)
 class DescribedImages:
-    """N images.
+    """N images."""
 
-    features: (N, D).
-    small: (N, SIDE, SIDE) uint8, from `copies.small`.
-    descriptors, mirrored: (N, 480), from `copies.descriptors` of these and of their mirror images.
-    """
-
-    features: np.ndarray
-    small: np.ndarray
-    descriptors: np.ndarray
-    mirrored: np.ndarray
+    features: np.ndarray  # (N, D)
+    small: np.ndarray  # (N, SIDE, SIDE) uint8, from `copies.small`
+    descriptors: np.ndarray  # (N, 480), from `copies.descriptors`
+    mirrored: np.ndarray  # (N, 480), of their mirror images
 
 
 def find(

@@ -37,18 +37,13 @@ Measures = dict[str, tuple[float, Interval | None]]  # percentages with 95 % int
 
 @dataclass
 class Start:
-    """An encoder and its features (N, D) of the images.
+    """An encoder and its features (N, D) of the images."""
 
-    name: what it was loaded from.
-    milliseconds: per image, here, with decoding.
-    measures: see `by_labels` and `by_neighbours`.
-    """
-
-    name: str
+    name: str  # what it was loaded from
     encoder: Encoder
     features: np.ndarray
-    milliseconds: float
-    measures: Measures
+    milliseconds: float  # per image, here, with decoding
+    measures: Measures  # see `by_labels` and `by_neighbours`
 
     @property
     def title(self) -> str:
