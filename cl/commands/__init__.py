@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cl.commands.defaults import ENCODER, FILES, MATCHES, TIMM
-from cl.commands.outputs.classification import COLUMNS, encoder_beside, summary
+from cl.commands.outputs.classification import COLUMNS, encoder_beside
 from cl.console.command import echo, entry_point
 from cl.console.wording import counted
 from cl.encoders.published import check_file
@@ -152,8 +152,7 @@ def advise_command(**options: Any) -> None:
     """
     from cl.commands.advise import advise
 
-    for line in advise(**options).lines():
-        echo(line)
+    echo("\n".join(advise(**options).lines()))
 
 
 @main.command("classify", short_help="Classify images from a few labels.")
@@ -190,8 +189,7 @@ def classify_command(**options: Any) -> None:
     from cl.commands.classify import classify
 
     answer = classify(**options)
-    for line in summary(answer):
-        echo(line)
+    echo(repr(answer))
     for option in ("to", "save"):
         if options[option]:
             echo(f"wrote {options[option]}")

@@ -1,6 +1,5 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,14 +30,10 @@ from cl.statistics import independent, interval
 class _WithPixels(Encoder):
     """Gives an image's pixels after its features, so that the image is decoded once."""
 
-    @classmethod
-    def of(cls, encoder: Encoder, resize: int | None, crop: int | None) -> Encoder:
-        """A copy of an encoder, with the same weights and mode."""
-        both = copy.copy(encoder)
-        both.__class__ = cls
-        both.set_size(resize, crop)
-        both.width += both.transform.channels * min(both.transform.crop, PIXELS) ** 2
-        return both
+    def __init__(self, encoder: Encoder, resize: int | None, crop: int | None) -> None:
+        self.__dict__.update(encoder.__dict__)  # the same weights and mode
+        self.set_size(resize, crop)
+        self.width += self.transform.channels * min(self.transform.crop, PIXELS) ** 2
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, C, S, S) to (N, D + C s s)."""
@@ -126,7 +121,7 @@ def evaluate(
     target = target_of(to, encoder, train, val, labels)
     loaded, say = opened(encoder, prefix), progress("evaluate").say
     say(*remarks(loaded, "the encoder"))
-    both = _WithPixels.of(loaded, resize, crop)
+    both = _WithPixels(loaded, resize, crop)
     others = {option: name for option, name in (("--predict", predict), ("--across", across)) if name}
     table = opened_table(labels, columns, separator, others)
     bank, queries, copies = labelled.read(
@@ -150,7 +145,7 @@ def evaluate(
     named = {f"kNN, k = {k}": knn, "logistic regression": linear, "kNN, raw pixels": raw.astype(float)}
     named["most frequent class"] = majority
     measures = [_accuracy(name, right, queries.together) for name, right in named.items()]
-    percents = [each.percent for each in measures]
+    of_knn, of_linear, of_pixels, of_majority = (each.percent for each in measures)
     if table and predict:
         measures += _predicted(predict, table, bank, queries, k, say)
     if table and across:
@@ -158,7 +153,7 @@ def evaluate(
     if target:
         write_table(target, columns_of(Accuracy, measures))
     counts = len(bank), len(queries), len({*bank.labels, *queries.labels})
-    return Evaluation(*percents, *counts, measures)
+    return Evaluation(of_knn, of_linear, of_pixels, of_majority, *counts, measures)
 
 
 def _apart(images: LabelledImages, width: int) -> tuple[LabelledImages, np.ndarray]:

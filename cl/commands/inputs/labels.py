@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from pathlib import Path
 from unicodedata import normalize
 
@@ -278,9 +277,9 @@ def read_targets(labels: Labels, names: Sequence[str], root: Path) -> Targets:
     remarks = [*labels.remarks(), *table.similar(classes), *table.alike(sorted(known), "groups")]
     if several := [name for name, (own, _) in zip(names, rows, strict=True) if len(own) > 1]:
         remarks.append(f"{counted(len(several), 'images')} with several labels, such as {several[0]}")
-    groups, labelled = np.full(len(names), -1), targets.any(1)
+    groups, labelled = np.full(len(names), -1), np.flatnonzero(targets.any(1)).tolist()
     if known:
         remarks.append(f"images of a group are held out together: {counted(len(known), 'groups')}")
-    of_table, files = np.array([group for _, group in rows]), [root / name for name in names]
-    groups[labelled], copies = held_together(of_table[labelled], digests([*compress(files, labelled)]))
+    of_table, files = np.array([group for _, group in rows]), [root / names[row] for row in labelled]
+    groups[labelled], copies = held_together(of_table[labelled], digests(files))
     return Targets(names, classes, targets, groups, of_table != "", remarks + copies)
