@@ -65,7 +65,7 @@ def measure(case: str) -> None:
     )
 
     def ours(bank: Tensor = bank) -> Tensor:
-        return classify(queries, bank, labels, CLASSES, k=[K], temperature=[TEMPERATURE])[0, 0]
+        return classify(queries, bank, labels, CLASSES, k=[K], temperature=TEMPERATURE)[0]
 
     def dense() -> Tensor:
         cosines, positions = (queries @ bank.T).topk(K, dim=1)

@@ -56,8 +56,7 @@ def data() -> tuple[Tensor, Tensor, Tensor]:
 
 def predicted(k: int, temperature: float) -> Tensor:
     """(Q,): our predictions."""
-    answers = classify(*data(), CLASSES, k=[k], temperature=[temperature])
-    return answers[0, 0]
+    return classify(*data(), CLASSES, k=[k], temperature=temperature)[0]
 
 
 def lightly(

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
+from cl.data.sets import EvalSet
 from cl.data.transform import Transform
-from cl.features.extraction import Unit
+from cl.features.extraction import Unit, extract
 from cl.features.pictures import Captioned, write_rows
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
@@ -116,6 +117,11 @@ class EvaluationContext:
     @property
     def classes(self) -> list[str]:
         return self.train.manifest.classes
+
+    def features(self, network: nn.Module, reader: Reader) -> Tensor:
+        """The network's features (n, D) of the labelled images."""
+        images = EvalSet(reader, self.transform, reader.labelled)
+        return extract(network, images, self.machine, self.progress.count)
 
 
 def write_predictions(

@@ -55,42 +55,28 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     """top1 of the backbone's features, of each head and of each representation."""
     train, val, device = context.train, context.val, context.machine.device
     labels, truth = labels_of(train, device, config.bank), labels_of(val, device)
-    vote = partial(
-        classify,
-        labels=labels,
-        classes=len(context.classes),
-        k=config.all_k,
-        temperature=[config.temperature],
-    )
+    vote = partial(classify, labels=labels, classes=len(context.classes), temperature=config.temperature)
     metrics: dict[str, dict[str, float]] = {}
     answers: dict[str, Tensor] = {}
     grid = []
     for name, bank, queries in _features(config, context):
-        predicted = vote(queries, bank)[:, 0]  # (k, n)
+        predicted = vote(queries, bank, k=config.all_k)  # (k, n)
         metrics[name] = {"top1": share(predicted[0] == truth, val, val.labelled)}
         for k, classes in zip(config.all_k, predicted, strict=True):
             grid.append((name, k, round(top1(classes, truth), 2)))
         answers[name] = predicted[0]
     write_predictions(answers.pop(BACKBONE), truth, context, answers)
-    columns = ["representation", "k", "top1"]
-    write_csv(context.out / "grid.csv", columns, dict.fromkeys(grid))  # without repeated settings
+    rows = dict.fromkeys(grid)  # without repeated settings
+    write_csv(context.out / "grid.csv", ["representation", "k", "top1"], rows)
     return metrics
 
 
 def _features(config: Config, context: EvaluationContext) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Name, bank and queries of the backbone and its heads (one pass), then of each representation."""
     bank_type = torch.float16 if config.half else torch.float32
-    train, val = context.train, context.val
-    parts = ((train, train.labelled[: config.bank], bank_type), (val, val.labelled, torch.float32))
+    train, val, transform = context.train, context.val, context.transform
     for names, encoder in context.encoder.passes():
-        banks, queries = (
-            extract_all(
-                encoder,
-                EvalSet(reader, context.transform, positions),
-                context.machine,
-                dtype=dtype,
-                count=context.progress.count,
-            )
-            for reader, positions, dtype in parts
-        )
+        extract = partial(extract_all, encoder, machine=context.machine, count=context.progress.count)
+        banks = extract(EvalSet(train, transform, train.labelled[: config.bank]), dtype=bank_type)
+        queries = extract(EvalSet(val, transform, val.labelled))
         yield from zip(names, banks, queries, strict=True)

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from cl.data.order import Plan, plan_of, reduced
 from cl.data.reader import Reader
-from cl.data.sets import EvalSet, TrainSet
+from cl.data.sets import TrainSet
 from cl.data.views import SingleView
 from cl.evaluations import EvaluationConfig, EvaluationContext, labels_of, write_predictions
 from cl.evaluations._shared.layers import POOLED, LastBlocks, PooledMaps, last_blocks
 from cl.evaluations._shared.shares import classify, share
-from cl.features.extraction import extract
 from cl.features.knn import top1
 from cl.networks.batch_norm import set_groups
 from cl.objective.batch import Batch
@@ -108,9 +107,8 @@ class Config(EvaluationConfig):
         infos = {
             "base_lr": MetricInfo("base learning rate", chosen),
             "weight_decay": MetricInfo("weight decay", chosen),
+            "map": MetricInfo("map", f"from 1, {chosen}"),
         }
-        if self.maps:
-            infos["map"] = MetricInfo("map", f"from 1, {chosen}")
         of_last = "best classifier, last epoch"
         of_best = "best classifier and epoch: optimistic, as these images chose them"
         for name, title, meaning in (
@@ -161,7 +159,7 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     backbone = config.reader(context.backbone)
     before = fingerprint(backbone)
     truth = labels_of(context.val, context.machine.device)
-    queries = _features(backbone, context, context.val)
+    queries = context.features(backbone, context.val)
     torch.manual_seed(context.seed)
     heads = _heads(config, backbone, len(context.classes)).to(context.machine.device)
     rows = _train(config, backbone, context, heads, lambda _: _score_all(heads, queries, truth))
@@ -202,14 +200,10 @@ def _train(
     each_epoch: Callable[[int], dict[str, float]],
 ) -> list[dict[str, Any]]:
     """Train a head for each setting of the grid; return the log, a row per epoch."""
-    parts = [
-        optim.Part(
-            head,
-            setting["base_lr"] / config.optim.base_lr,
-            setting["weight_decay"] if config.weight_decays else None,
-        )
-        for head, setting in zip(heads, config.settings, strict=True)
-    ]
+    parts = []
+    for head, setting in zip(heads, config.settings, strict=True):
+        decay = setting["weight_decay"] if config.weight_decays else None
+        parts.append(optim.Part(head, setting["base_lr"] / config.optim.base_lr, decay))
     task = Probes(None if config.features == "cached" else backbone, heads, context.machine)
     if len(config.base_lrs) > 1:
         task.remedy = f"One of {len(heads)} classifiers diverged: remove {max(config.base_lrs)} from base_lrs"
@@ -229,14 +223,8 @@ def _data(config: Config, backbone: "Reads", context: EvaluationContext) -> Data
     plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
     if config.features == "augmented":
         return TrainSet(context.train, context.transform, list(config.views.values()), plan, labelled)
-    features = _features(backbone, context, context.train)
+    features = context.features(backbone, context.train)
     return Stored(features, labels_of(context.train, context.machine.device), plan)
-
-
-def _features(backbone: "Reads", context: EvaluationContext, reader: Reader) -> Tensor:
-    """Features (n, D) of the labelled images."""
-    images = EvalSet(reader, context.transform, reader.labelled)
-    return extract(backbone, images, context.machine, context.progress.count)
 
 
 def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:
@@ -259,7 +247,9 @@ def _summary(rows: list[dict[str, Any]], head: int) -> dict[str, float]:
     """One classifier: metrics in its last and best epoch, and last training loss."""
     last = rows[-1]
     best = max(rows, key=lambda row: row[f"head_{head}_top1"])
-    scores = {name: last[f"head_{head}_{name}"] for name in TOP}
-    scores |= {f"best_{name}": best[f"head_{head}_{name}"] for name in TOP}
-    scores |= {"best_epoch": best["epoch"], "loss": last[f"head_{head}_loss"]}
-    return scores
+    return {
+        **{name: last[f"head_{head}_{name}"] for name in TOP},
+        **{f"best_{name}": best[f"head_{head}_{name}"] for name in TOP},
+        "best_epoch": best["epoch"],
+        "loss": last[f"head_{head}_loss"],
+    }

@@ -8,16 +8,15 @@ from typing import Literal, Self
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from cl.console.wording import counted
 from cl.data.order import plan_of
 from cl.data.reader import Reader
-from cl.data.sets import EvalSet, TrainSet
+from cl.data.sets import TrainSet
 from cl.data.views import SingleView
 from cl.evaluations import EvaluationConfig, EvaluationContext, labels_of, write_predictions
 from cl.evaluations._shared.shares import classify, share
-from cl.features.extraction import extract
 from cl.runtime.base_config import Seeds
 from cl.runtime.distributed import ranks
 from cl.runtime.metric_info import BACKBONE, MetricInfo
@@ -83,15 +82,15 @@ class Config(EvaluationConfig):
 def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
     """top1 after the last epoch, the number of labels, and scratch_top1 if the encoder is untrained."""
     labelled = context.train.labelled
-    if config.list:
+    if config.fraction is None:
         chosen = listed(config, context.train)
     else:
-        assert config.fraction
         chosen = labelled[stratified(context.train.labels(labelled), config.fraction, context.seed)]
     keys = [context.train.keys[position].decode() for position in chosen]
     (context.out / "labels.txt").write_text("".join(f"{key}\n" for key in keys))
     val, truth = context.val, labels_of(context.val, context.machine.device)
-    predicted = _predicted(*fine_tune(config, context, chosen), context)
+    backbone, head = fine_tune(config, context, chosen)
+    predicted, _ = classify(head, context.features(backbone, val))
     write_predictions(predicted, truth, context)
     metrics = {
         "top1": share(predicted == truth, val, val.labelled),
@@ -101,16 +100,10 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     if context.encoder.untrained:
         scratch = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
         context.progress.say("from scratch, on the same labels")
-        predicted = _predicted(*fine_tune(scratch, context, chosen, "scratch"), context)
+        backbone, head = fine_tune(scratch, context, chosen, "scratch")
+        predicted, _ = classify(head, context.features(backbone, val))
         metrics["scratch_top1"] = share(predicted == truth, val, val.labelled)
     return {BACKBONE: metrics}
-
-
-@torch.no_grad()
-def _predicted(backbone: nn.Module, head: nn.Linear, context: EvaluationContext) -> Tensor:
-    """(n,) predicted classes of the validation images."""
-    images = EvalSet(context.val, context.transform, context.val.labelled)
-    return classify(head, extract(backbone, images, context.machine, context.progress.count))[0]
 
 
 def fine_tune(

@@ -156,31 +156,21 @@ def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float) -> T
 
 
 def classify(
-    queries: Tensor,
-    bank: Tensor,
-    labels: Tensor,
-    classes: int,
-    *,
-    k: Sequence[int],
-    temperature: Sequence[float],
+    queries: Tensor, bank: Tensor, labels: Tensor, classes: int, *, k: Sequence[int], temperature: float
 ) -> Tensor:
-    """(len(k), len(temperature), Q): the class with most votes for each k and temperature, in one pass.
+    """(len(k), Q): the class with most votes for each k, in one pass.
 
     The ranks share the queries. `labels` (B,) are of the bank; other arguments as in `nearest`.
     """
     per_rank = -(-len(queries) // ranks())
     local = slice(rank() * per_rank, (rank() + 1) * per_rank)
-    answers = torch.zeros(per_rank, len(k) * len(temperature), dtype=torch.int64, device=queries.device)
+    answers = torch.zeros(per_rank, len(k), dtype=torch.int64, device=queries.device)
     for rows, cosines, positions in nearest(queries[local], bank, max(k)):
         neighbours = labels[positions]
-        votes = [
-            vote(cosines[:, :count], neighbours[:, :count], classes, t).argmax(1)
-            for count in k
-            for t in temperature
-        ]
-        answers[rows] = torch.stack(votes, 1)
-    answers = gather(answers)[: len(queries)]
-    return answers.T.reshape(len(k), len(temperature), len(queries))
+        for column, count in enumerate(k):
+            votes = vote(cosines[:, :count], neighbours[:, :count], classes, temperature)
+            answers[rows, column] = votes.argmax(1)
+    return gather(answers)[: len(queries)].T
 
 
 def top1(predicted: Tensor, labels: Tensor) -> float:

@@ -49,7 +49,7 @@ def knn_correct(
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
     classes = int(codes.max()) + 1
     with single_process():  # the caller's processes may have other rows, or not call this at all
-        predicted = classify(queries, bank, codes, classes, k=[k], temperature=[temperature])[0, 0]
+        predicted = classify(queries, bank, codes, classes, k=[k], temperature=temperature)[0]
     return predicted == truth
 
 

@@ -96,10 +96,10 @@ def _knn(
 ) -> dict[str, float]:
     """Accuracy on queries (Q, D) of the classes `truth` (Q,), by the features (B, D) of the bank's images."""
     labels = to_device(torch.from_numpy(images.reader.labels(images.positions)), bank.device)
-    classes, k, temperature = len(images.reader.manifest.classes), [config.k], [config.temperature]
+    classes = len(images.reader.manifest.classes)
     measured = {}
     for name, network in (("knn_top1", nn.Identity()), ("knn_embedding_top1", projector)):
         keys, rows = (F.normalize(network(features), dim=1) for features in (bank, queries))
-        predicted = classify(rows, keys, labels, classes, k=k, temperature=temperature)
-        measured[name] = top1(predicted[0, 0], truth)
+        predicted = classify(rows, keys, labels, classes, k=[config.k], temperature=config.temperature)
+        measured[name] = top1(predicted[0], truth)
     return measured

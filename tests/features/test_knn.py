@@ -57,20 +57,20 @@ def test_it_equals_a_plain_loop(queries_each, rows_each, monkeypatch) -> None:
     for block, cosines, positions in blocks:
         torch.testing.assert_close(cosines, (queries[block, None] * bank[positions]).sum(2))
 
-    ks, temperatures = [9, 1, 4], [0.1, 1.0]
-    predicted = classify(queries, bank, labels, 5, k=ks, temperature=temperatures)
-    for i, k in enumerate(ks):
-        for j, temperature in enumerate(temperatures):
+    ks = [9, 1, 4]
+    for temperature in (0.1, 1.0):
+        predicted = classify(queries, bank, labels, 5, k=ks, temperature=temperature)
+        for i, k in enumerate(ks):
             expected = winners(queries, bank, labels, [positions[:k] for positions in ranked], temperature)
-            assert predicted[i, j].tolist() == expected, (k, temperature)
+            assert predicted[i].tolist() == expected, (k, temperature)
 
 
 def test_a_low_temperature_does_not_overflow() -> None:
     torch.manual_seed(0)
     queries, bank = l2_normalize(20, 8).float(), l2_normalize(500, 8).float()
     labels = torch.randint(0, 5, (500,))
-    predicted = classify(queries, bank, labels, 5, k=[9], temperature=[0.001])
-    assert torch.equal(predicted[0, 0], labels[(queries @ bank.T).argmax(1)])
+    predicted = classify(queries, bank, labels, 5, k=[9], temperature=0.001)
+    assert torch.equal(predicted[0], labels[(queries @ bank.T).argmax(1)])
 
 
 def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:
@@ -80,8 +80,8 @@ def test_memory_does_not_grow_with_queries_and_bank(monkeypatch) -> None:
     torch.manual_seed(0)
     bank, labels = l2_normalize(100_000, 8, dtype=torch.float32), torch.randint(0, 10, (100_000,))
     for stored in (bank, bank.half()):
-        classify(bank[:64], stored, labels, 10, k=[20], temperature=[0.07])  # the libraries' own buffers
-        run = partial(classify, bank[:400], stored, labels, 10, k=[20], temperature=[0.07])
+        classify(bank[:64], stored, labels, 10, k=[20], temperature=0.07)  # the libraries' own buffers
+        run = partial(classify, bank[:400], stored, labels, 10, k=[20], temperature=0.07)
         assert growth(run, torch.device("cpu")) < 24 * MIB
 
 

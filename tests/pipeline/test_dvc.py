@@ -128,9 +128,9 @@ def test_cl_load_gives_the_features_and_the_score_of_the_pipeline(clone, here, t
         labels[0],
         len(reader.manifest.classes),
         k=[config.k],
-        temperature=[config.temperature],
+        temperature=config.temperature,
     )
-    assert round(top1(predicted[0, 0], labels[1]), 4) == clone.metrics("evaluate/knn")["knn_top1"]
+    assert round(top1(predicted[0], labels[1]), 4) == clone.metrics("evaluate/knn")["knn_top1"]
 
 
 def test_a_docstring_of_the_report_and_other_overrides_for_the_same_parameters_train_nothing(clone) -> None:
