@@ -9,23 +9,21 @@ from cl.statistics import Estimate
 PIXELS, UNTRAINED, PUBLISHED = "raw pixels", "untrained encoder", "published encoder"
 TEACHER = "teacher encoder"
 CLOSE = 3  # points below the teacher that a student may be
+COSTS = (
+    ("parameters", 1e6, "million parameters"),
+    ("macs", 1e6, "million multiply-accumulates"),
+    ("milliseconds", 1, "ms per image"),
+)
 IN_WORDS = {"up": "better than", "down": "worse than", "": "not clearly different from"}
 
 
 def answer(
-    rows: list[dict[str, Any]],
-    titles: dict[str, str],
-    pretraining: dict[str, Any],
-    remarks: Iterable[str] = (),
+    rows: list[dict[str, Any]], titles: dict[str, str], pretraining: dict[str, Any], remarks: Iterable[str]
 ) -> list[str]:
-    """Some sentences on evaluations (`cl.report.rows`) and provenance.
+    """Some sentences on evaluations (`cl.report.rows`) and provenance, then the remarks.
 
     A collapse comes first, then whether an adapted encoder is better than its start, or a student close to
-    its teacher.
-
-    Args:
-        titles: evaluations and baselines in words, by name.
-        remarks: what else is to be said, at the end.
+    its teacher. `titles`: evaluations and baselines in words, by name.
     """
     row = headline(rows)
     sentences = _compared(row, titles) if row else ["This encoder has not been evaluated yet."]
@@ -54,15 +52,10 @@ def _beside_teacher(
             judged = "is" if low >= -CLOSE else "is not" if high < -CLOSE else "may or may not be"
             found = f"{gain.points:+.1f} {gain.interval}"
             yield f"The student {judged} within {CLOSE} points of its teacher ({found})."
-    student, teacher = cost["student"], cost["teacher"]
-    parts = [
-        f"{student[key] / scale:.3g} {unit} (teacher {teacher[key] / scale:.3g})"
-        for key, scale, unit in (
-            ("parameters", 1e6, "million parameters"),
-            ("macs", 1e6, "million multiply-accumulates"),
-            ("milliseconds", 1, "ms per image"),
-        )
-    ]
+    parts = []
+    for key, scale, unit in COSTS:
+        student, teacher = (cost[each][key] / scale for each in ("student", "teacher"))
+        parts.append(f"{student:.3g} {unit} (teacher {teacher:.3g})")
     yield f"The student has {', '.join(parts)}."
 
 
@@ -76,12 +69,10 @@ def _compared(row: dict[str, Any], titles: dict[str, str]) -> list[str]:
     judged = "No interval: differences from other encoders may be chance."
     if interval := pretrained.interval:
         within = f" (95 % interval {interval.low:.1f} to {interval.high:.1f})"
-        by_verdict: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for name, _, found in others:
-            by_verdict.setdefault(IN_WORDS[found.verdict], []).append(
-                name if name == PIXELS else f"the {name}"
-            )
-        words = [f"{verdict} {' and '.join(names)}" for verdict, names in by_verdict.items()]
+            names.setdefault(found.verdict, []).append(name if name == PIXELS else f"the {name}")
+        words = [f"{IN_WORDS[verdict]} {' and '.join(each)}" for verdict, each in names.items()]
         judged = f"This encoder is {'; '.join(words)}."
     if not others:
         judged = "No baseline of this evaluation has been run."
@@ -116,6 +107,5 @@ def has_learnt(rows: list[dict[str, Any]], titles: dict[str, str]) -> bool:
 
 def headline(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The first evaluation with a number of this encoder."""
-    return next(
-        (row for row in rows if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate)), None
-    )
+    measured = (row for row in rows if row["lines"] and isinstance(row["lines"][0]["pretrained"], Estimate))
+    return next(measured, None)

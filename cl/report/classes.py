@@ -12,28 +12,16 @@ def confusion(predictions: list[dict[str, str]]) -> dict[str, Any] | None:
     Above MOST_CLASSES, it shows the classes that are confused most, in either direction; the others share a
     column. None if there are no predictions, or no mistakes among many classes.
     """
-    if not predictions:
-        return None
     counts = Counter((row["truth"], row["predicted"]) for row in predictions)
-    classes = sorted({name for pair in counts for name in pair})
-    shown = set(_most_confused(counts)) if len(classes) > MOST_CLASSES else set(classes)
-    columns = [name for name in classes if name in shown]
-    if not columns:
-        return None
-    return {
-        "classes": columns,
-        "all_classes": len(classes),
-        "rows": [_row(truth, columns, counts) for truth in columns],
-    }
-
-
-def _most_confused(counts: Counter[tuple[str, str]]) -> list[str]:
-    mistakes: Counter[str] = Counter()
-    for (truth, predicted), images in sorted(counts.items()):
-        if truth != predicted:
-            mistakes[truth] += images
-            mistakes[predicted] += images
-    return [name for name, _ in mistakes.most_common(MOST_CLASSES)]
+    classes = columns = sorted({name for pair in counts for name in pair})
+    if len(classes) > MOST_CLASSES:
+        mistakes = Counter[str]()
+        for pair, images in sorted(counts.items()):
+            if pair[0] != pair[1]:
+                mistakes.update(dict.fromkeys(pair, images))
+        columns = sorted(name for name, _ in mistakes.most_common(MOST_CLASSES))
+    rows = [_row(truth, columns, counts) for truth in columns]
+    return {"classes": columns, "all_classes": len(classes), "rows": rows} if columns else None
 
 
 def _row(truth: str, columns: list[str], counts: Counter[tuple[str, str]]) -> dict[str, Any]:

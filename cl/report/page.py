@@ -6,7 +6,7 @@ one's. A missing result is shown as "not run".
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,7 @@ MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|"})  # neither tag
 
 
 def render(
-    params: dict[str, Any],
-    results: Path,
-    command: str | None,
-    titles: Mapping[str, str],
-    remark: str = "",
+    params: dict[str, Any], results: Path, command: str | None, titles: Mapping[str, str], remark: str = ""
 ) -> tuple[str, str]:
     """The page, and its tables as Markdown.
 
@@ -40,6 +36,8 @@ def render(
     `titles`: evaluations, transfers and baselines in words; one without a title is shown by its name.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
+    evaluations, transfers = params["evaluations"], params["transfers"]
+    tested = [*(("evaluate", name) for name in evaluations), *(("transfer", name) for name in transfers)]
     context = {
         **_overview(params, read, command, titles, remark),
         "stages": [
@@ -48,7 +46,11 @@ def render(
         "curves": pretraining(read),
         "epochs": read.table("pretrain", "epochs.csv"),
         "analyses": {name: _analysis(name, read) for name in params["analyses"]},
-        **_details(params, read),
+        "views": read.picture("pretrain", "views.png"),
+        "mistakes": _mistakes(evaluations, read),
+        "classes": {name: read.table(f"{stage}/{name}", "classes.csv") for stage, name in tested},
+        "detections": {name: read.picture(f"transfer/{name}", "detections.png") for name in transfers},
+        "remarks": {name: read.provenance(f"transfer/{name}").get("noted", []) for name in transfers},
     }
     html, markdown = (environment().get_template(f"report.{suffix}") for suffix in ("html", "md"))
     return with_contents(html.render(context)), markdown.render(context)
@@ -64,11 +66,7 @@ def with_contents(html: str) -> str:
 
 
 def _overview(
-    params: dict[str, Any],
-    read: ResultFiles,
-    command: str | None,
-    titles: Mapping[str, str],
-    remark: str,
+    params: dict[str, Any], read: ResultFiles, command: str | None, titles: Mapping[str, str], remark: str
 ) -> dict[str, Any]:
     """Method, data, and results beside the baselines'."""
     by_group, provenance = tables(params, read), read.provenance("pretrain")
@@ -121,26 +119,13 @@ def dataset_name(params: dict[str, Any]) -> str:
     return dataset.get("name") or dataset["kind"]
 
 
-def _details(params: dict[str, Any], read: ResultFiles) -> dict[str, Any]:
-    """Pictures, accuracies by class, and remarks on the transfers' data."""
-    transfers = params["transfers"]
-    entries = [f"evaluate/{name}" for name in params["evaluations"]]
-    entries += [f"transfer/{name}" for name in transfers]
-    return {
-        "views": read.picture("pretrain", "views.png"),
-        "detections": {name: read.picture(f"transfer/{name}", "detections.png") for name in transfers},
-        "classes": {entry.partition("/")[2]: read.table(entry, "classes.csv") for entry in entries},
-        "mistakes": _mistakes(params, read),
-        "remarks": {name: read.provenance(f"transfer/{name}").get("noted", []) for name in transfers},
-    }
-
-
-def _mistakes(params: dict[str, Any], read: ResultFiles) -> dict[str, Any] | None:
+def _mistakes(evaluations: Iterable[str], read: ResultFiles) -> dict[str, Any] | None:
     """Confusion matrix and worst classes of the first evaluation that predicts classes."""
-    for name in params["evaluations"]:
-        if matrix := confusion(read.table(f"evaluate/{name}", "predictions.csv")):
-            worst, seed = read.picture_rows(f"evaluate/{name}", "worst"), read.folder(f"evaluate/{name}").name
-            shown = read.provenance(f"evaluate/{name}").get("shown")
+    for name in evaluations:
+        result = f"evaluate/{name}"
+        if matrix := confusion(read.table(result, "predictions.csv")):
+            seed, shown = read.folder(result).name, read.provenance(result).get("shown")
+            worst = read.picture_rows(result, "worst")
             return {"name": name, "seed": seed, "matrix": matrix, "worst": worst, "shown": shown}
     return None
 

@@ -1,7 +1,7 @@
 """The experiments that reproduce the papers' printed numbers, and the commands for the missing ones."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,14 @@ class PaperMatch:
 
     run: the Hydra overrides that reproduce it.
     quoted: the source, if the paper quotes the number.
+    missing: the runs behind it that no experiment reproduces.
     """
 
     run: str | None
     printed: float | None
     ours: Estimate | None
     quoted: str | None = None
+    missing: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float | None:
@@ -95,20 +97,15 @@ class PaperMatches:
         recipe = run.split()[0]
         return value_at(self.compose(recipe), "dataset.kind") in self.kinds
 
-    def missing_runs(self, cell: Cell) -> Iterator[str]:
-        """The runs of a cell that no experiment reproduces."""
-        if cell.run and not self.result_of_run(cell.run, cell.metric, cell.row.baseline):
-            yield cell.run
-        if cell.minus and not self.result_of_run(cell.minus, cell.minus_metric):
-            yield cell.minus
-
     def match(self, cell: Cell) -> PaperMatch:
         """A cell with our number."""
         ours = self.result_of_run(cell.run, cell.metric, cell.row.baseline)
+        missing = [cell.run] if cell.run and not ours else []
         if cell.minus is not None:
             other = self.result_of_run(cell.minus, cell.minus_metric)
+            missing += [] if other else [cell.minus]
             ours = difference(ours, other) if ours and other else None
-        return PaperMatch(cell.run, cell.printed, ours, cell.row.quoted)
+        return PaperMatch(cell.run, cell.printed, ours, cell.row.quoted, tuple(missing))
 
 
 def command(run: str) -> str:

@@ -139,13 +139,11 @@ def cells(table: PaperTable) -> Iterator[list[Cell]]:
     """The cells of each row."""
     for row in table.rows:
         runs = row.runs or [_joined(column.run, row.run) for column in table.columns]
-        columns = zip(table.columns, row.values, runs, strict=True)
-        yield [_cell(row, column, printed, run) for column, printed, run in columns]
-
-
-def _cell(row: PaperRow, column: Column, printed: float | None, run: str | None) -> Cell:
-    metric = row.metric or column.metric
-    return Cell(row, printed, run, _joined(column.run, row.minus), metric, row.minus_metric or metric)
+        found = []
+        for column, printed, run in zip(table.columns, row.values, runs, strict=True):
+            minus, metric = _joined(column.run, row.minus), row.metric or column.metric
+            found.append(Cell(row, printed, run, minus, metric, row.minus_metric or metric))
+        yield found
 
 
 def _joined(column: str, row: str | None) -> str | None:

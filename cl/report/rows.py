@@ -42,24 +42,25 @@ def _row(stage: str, name: str, params: dict[str, Any], read: ResultFiles) -> di
     """One evaluation: its meaning, its settings, and a line for each metric."""
     group, result = GROUPS[stage], f"{stage}/{name}"
     own = _Encoder(result, _column(name, read.measurements(result)))
-    baselines, others = [], []
+    provenance = read.provenance(result)
+    baselines, others, about = [], [], provenance.get("about", {}).get(name, "")
     for baseline, config in params["baselines"].items():
         if chosen := params[group] if config[group] == "all" else config[group]:
             column = _column(name, read.measurements(f"baseline/{baseline}"))
+            about = about or read.provenance(f"baseline/{baseline}").get("about", {}).get(name, "")
             baselines.append(baseline)
             others.append(_Encoder(f"baseline/{baseline}/{name}", column, name in chosen))
     known: Column = {}
     for _, column, _ in (own, *others):
         known |= {key: each for key, each in column.items() if key not in known}
-    provenance = read.provenance(result)
     remarks = [provenance.get("engine"), provenance.get("subset"), _seeds(own.column)]
     used = params[group][name] | provenance.get("reduced", {})  # for few images
     settings = _settings(used, own.column) if stage == "evaluate" else []
     return {
         "name": name,
-        "about": _about(name, [result, *(f"baseline/{baseline}" for baseline in baselines)], read),
-        "settings": ", ".join([*settings, *(remark for remark in remarks if remark)]),
-        "baselines": list(baselines),
+        "about": about,
+        "settings": ", ".join([*settings, *filter(None, remarks)]),
+        "baselines": baselines,
         "chance": chance(read, result, next(iter(own.column.values()))) if own.column else None,
         "lines": [_line(measured, own, others, read) for measured in known.values() if measured.better],
     }
@@ -76,12 +77,6 @@ def _line(measured: Measurement, own: _Encoder, others: list[_Encoder], read: Re
 
 def _column(name: str, measurements: list[Measurement]) -> Column:
     return {each.name: each for each in measurements if each.entry == name}
-
-
-def _about(name: str, results: list[str], read: ResultFiles) -> str:
-    """The explanation of an evaluation, from the first result with one."""
-    explanations = (read.provenance(result).get("about", {}).get(name) for result in results)
-    return next(filter(None, explanations), "")
 
 
 def _seeds(column: Column) -> str:

@@ -20,7 +20,6 @@ from cl.report.experiments import (
     joint_name,
     mean_over_seeds,
     settings,
-    value_at,
     varying_keys,
     varying_params,
 )
@@ -135,13 +134,16 @@ def _line(group: list[Experiment], keys: list[str], metrics: list[str]) -> dict[
 def _baselines(experiments: list[Experiment], keys: list[str], metrics: list[str]) -> list[dict[str, Any]]:
     """Means over seeds: a row for each combination of baseline, data, encoder, training and protocol.
 
-    Experiments share it. Of the parameters `keys`, it has the values on which the baseline depends.
+    Of the parameters `keys`, it has the values on which the baseline depends.
     """
-    used = [
-        (name, _dependencies(experiment, name), experiment)
-        for experiment in experiments
-        for name in experiment.params.get("baselines") or {}
-    ]
+    used = []
+    for experiment in experiments:
+        params = experiment.params
+        common = {"data": experiment.data, **settings(params, SUPERVISED)}
+        protocol = {group: params.get(group) for group in ("evaluations", "transfers")}
+        for name, baseline in (params.get("baselines") or {}).items():
+            own = {key: baseline.get(key) for key in ("training", "weights")}
+            used.append((name, common | dict(flatten(own | protocol)), experiment))
     rows = []
     for sharing in grouped(used, lambda use: use[:2]):
         name, depends, _ = sharing[0]
@@ -149,18 +151,6 @@ def _baselines(experiments: list[Experiment], keys: list[str], metrics: list[str
         if any(means):
             rows.append({"name": name, "values": [depends.get(key, "") for key in keys], "metrics": means})
     return rows
-
-
-def _dependencies(experiment: Experiment, baseline: str) -> dict[str, Any]:
-    """The parameters, except the seed, and the data that a baseline's results depend on."""
-    params = experiment.params
-    protocol = {
-        "training": value_at(params, f"baselines.{baseline}.training"),
-        "weights": value_at(params, f"baselines.{baseline}.weights"),
-        "evaluations": params.get("evaluations"),
-        "transfers": params.get("transfers"),
-    }
-    return {"data": experiment.data, **settings(params, SUPERVISED), **dict(flatten(protocol))}
 
 
 def _short_names(keys: list[str]) -> list[str]:
@@ -192,9 +182,8 @@ def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:
 
 def _table(table: paper_tables.PaperTable, matches: PaperMatches) -> dict[str, Any]:
     """Titles, matches and notes, transposed if the columns are the rows of the printed table."""
-    cells = list(paper_tables.cells(table))
-    grid = [[matches.match(cell) for cell in row] for row in cells]
-    missing = [run for row in cells for cell in row for run in matches.missing_runs(cell)]
+    grid = [[matches.match(cell) for cell in row] for row in paper_tables.cells(table)]
+    missing = [run for row in grid for match in row for run in match.missing]
     across: list[dict[str, Any]] = [{"label": column.label, "quoted": None} for column in table.columns]
     down: list[dict[str, Any]] = [{"label": row.label, "quoted": row.quoted} for row in table.rows]
     if table.turned:
