@@ -69,32 +69,6 @@ def echo(text: str, *, err: bool = False) -> None:
 def _one_line_errors(less_memory: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, FloatingPointError) as error:
-        raise click.ClickException(printable(str(error))) from error
-    except OSError as error:
-        if error.errno == errno.ENOMEM:
-            raise click.ClickException(_memory_full(error, less_memory)) from error
-        if error.errno not in STORAGE_ERRORS:
-            raise
-        where = str(error.filename or f"here or in {tempfile.gettempdir()}, which TMPDIR sets")
-        left = f"{error.strerror} ({where}): no half-written file is left"
-        if (found := re.match(r".*?\.partial(?=/)", where)) and Path(found[0]).exists():
-            left += f"; the same command continues from the finished parts in {found[0]}"
-        raise click.ClickException(printable(left)) from error
-    except (MemoryError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise click.ClickException(_memory_full(error, less_memory)) from error
-        reason = str(error).partition("\n")[0]
-        if type(error).__name__ == "AcceleratorError" and "assert" not in reason:
-            raise click.ClickException(
-                f"the GPU failed ({reason}): see what `nvidia-smi` says, and run the same command again"
-            ) from error
-        if not re.match(r"DataLoader worker .*(killed by signal|exited unexpectedly)", str(error)):
-            raise
-        raise click.ClickException(
-            "a data worker was killed, probably because memory is full: free some, or start fewer processes, "
-            "and run the same command again"
-        ) from error
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(130)
@@ -102,20 +76,44 @@ def _one_line_errors(less_memory: str) -> Iterator[None]:
         if is_main_process():
             echo(str(error), err=True)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if not (sentence := _explained(error, less_memory)):
+            raise
+        raise click.ClickException(printable(sentence)) from error
+
+
+def _explained(error: Exception, less_memory: str) -> str:
+    """What users read about their own mistakes and about a machine that fails; empty for a bug."""
+    reason = str(error)
+    if isinstance(error, ValueError | FloatingPointError):
+        return reason
+    if is_out_of_memory(error):
+        if re.search("cuda|cudnn|cublas", reason, re.IGNORECASE):
+            less = less_memory or "put CUDA_VISIBLE_DEVICES= before the command to use the CPU"
+            return f"a GPU's memory is full: end other programs on it, which `nvidia-smi` lists, or {less}"
+        return f"memory is full: end other programs, or {less_memory or 'start fewer processes'}"
+    if isinstance(error, OSError) and error.errno in STORAGE_ERRORS:
+        where = str(error.filename or f"here or in {tempfile.gettempdir()}, which TMPDIR sets")
+        left = f"{error.strerror} ({where}): no half-written file is left"
+        if (found := re.match(r".*?\.partial(?=/)", where)) and Path(found[0]).exists():
+            left += f"; the same command continues from the finished parts in {found[0]}"
+        return left
+    first_line = reason.partition("\n")[0]
+    if type(error).__name__ == "AcceleratorError" and "assert" not in first_line:
+        return f"the GPU failed ({first_line}): see what `nvidia-smi` says, and run the same command again"
+    if re.match(r"DataLoader worker .*(killed by signal|exited unexpectedly)", reason):
+        return (
+            "a data worker was killed, probably because memory is full: free some, or start fewer processes, "
+            "and run the same command again"
+        )
+    return ""
 
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether the memory of a GPU or of the machine is full."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)) is not None
-    )
-
-
-def _memory_full(error: Exception, less_memory: str) -> str:
-    if re.search("cuda|cudnn|cublas", str(error), re.IGNORECASE):
-        less = less_memory or "put CUDA_VISIBLE_DEVICES= before the command to use the CPU"
-        return f"a GPU's memory is full: end other programs on it, which `nvidia-smi` lists, or {less}"
-    return f"memory is full: end other programs, or {less_memory or 'start fewer processes'}"
+    if isinstance(error, RuntimeError):
+        return NO_MEMORY.search(str(error)) is not None
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
 
 
 def is_main_process() -> bool:

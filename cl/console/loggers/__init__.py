@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,8 +51,7 @@ class Loggers:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        for name, logger in list(self._running.items()):
-            self._attempt(name, partial(logger.close, failed=error is not None))
+        self._each(lambda logger: logger.close(failed=error is not None))
 
     def begin(self, title: str, say: Say) -> Callable[[Row], None]:
         """A function that logs the rows of a training; the first training begins the run.
@@ -64,7 +62,8 @@ class Loggers:
             self._begin_run(title, say)
         self._trainings[title] += 1
         number = self._trainings[title]
-        return partial(self._log, title if number == 1 else f"{title}-{number}")
+        numbered = title if number == 1 else f"{title}-{number}"
+        return lambda row: self._each(lambda logger: logger.log(numbered, row))
 
     def _begin_run(self, title: str, say: Say) -> None:
         self._say = say
@@ -77,17 +76,14 @@ class Loggers:
                 raise ValueError(f"CL_LOG={name} cannot begin a run: {_one_line(error)}") from error
             say(f"{name} logs to {_without_password(self._running[name].where)}")
 
-    def _log(self, title: str, row: Row) -> None:
-        for name, logger in list(self._running.items()):
-            self._attempt(name, partial(logger.log, title, row))
-
-    def _attempt(self, name: str, action: Callable[[], None]) -> None:
+    def _each(self, action: Callable[[Logger], None]) -> None:
         """Drop a logger that fails: a long training must not depend on a server."""
-        try:
-            action()
-        except Exception as error:  # libraries raise errors of any type
-            self._say(f"{name} failed and stops logging: {_one_line(error)}")
-            del self._running[name]
+        for name, logger in list(self._running.items()):
+            try:
+                action(logger)
+            except Exception as error:  # libraries raise errors of any type
+                self._say(f"{name} failed and stops logging: {_one_line(error)}")
+                del self._running[name]
 
 
 def _one_line(error: Exception) -> str:
