@@ -83,10 +83,6 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
 
     One chart shows them with their bounds by K for the finished encoder; two others, with margin and without,
     by epoch, if `optim.keep_every` kept some.
-
-    Returns:
-        margin_ratio and plain_ratio: mean norm with the fewest negatives divided by that with the most.
-        bound_ratio: the largest mean norm with the margin divided by its bound, over the kept epochs.
     """
     axis = "norm, mean ± standard deviation"
     labels = (f"with the margin, alpha {config.alpha:g}", "without the margin")
@@ -130,15 +126,12 @@ def by_count(config: Config, context: AnalysisContext) -> dict[int, Tensor]:
     measured: dict[int, list[Tensor]] = {count: [] for count in counts}
     for sample in samples(contrast, counts[-1], temperature, generator, config.queries):
         for count in counts:
-            alphas = config.alpha, count
-            both = [norms_and_bounds(sample, count, alpha, temperature) for alpha in alphas]
+            both = [
+                torch.stack([norms(sample, count, alpha, temperature), bounds(sample, alpha, temperature)])
+                for alpha in (config.alpha, count)
+            ]
             measured[count].append(torch.stack(both))
     return {count: torch.cat(parts, -1) for count, parts in measured.items()}
-
-
-def norms_and_bounds(sample: QueryBlock, count: int, alpha: float, temperature: float) -> Tensor:
-    """(2, b): the norms, and their bounds."""
-    return torch.stack([norms(sample, count, alpha, temperature), bounds(sample, alpha, temperature)])
 
 
 def bounds(sample: QueryBlock, alpha: float, temperature: float) -> Tensor:

@@ -40,15 +40,8 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """same_class, if there are labels: percent of the nearest training images with an image's class."""
     encoder = Unit(context.method.evaluated[0], [])
     parts = ((context.train, config.bank), (context.val, config.queries))
-    bank, queries = (
-        extract(
-            encoder,
-            EvalSet(reader, context.transform, reader.evaluated(most)),
-            context.machine,
-            context.progress.count,
-        )
-        for reader, most in parts
-    )
+    images = [EvalSet(reader, context.transform, reader.evaluated(most)) for reader, most in parts]
+    bank, queries = (extract(encoder, each, context.machine, context.progress.count) for each in images)
     blocks = nearest(queries, bank, min(NEAREST, len(bank)))
     found = torch.cat([positions for _, _, positions in blocks])
     if not context.train.manifest.classes:

@@ -44,32 +44,25 @@ class Config(AnalysisConfig):
 
 
 def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
-    """Of q_B, for the smallest and largest batch N: mean_<N>, variation_<N> and easy_<N>.
-
-    variation: standard deviation / mean; easy: percent of the sum at the quarter of most similar positives.
-    """
+    """Of q_B, for the smallest and largest batch N: mean_<N>, variation_<N> and easy_<N>."""
     chart = Chart("multiplier", "SimCLR's gradient multiplier", "images per batch", "multiplier", log=True)
     temperature = context.temperature(config.temperature)
-    values, easy = {}, {}
+    values, metrics = {}, {}
     for size in config.batch_sizes:
         batches = list(context.embeddings(size, max(1, config.anchors // (2 * size))))
         q = as_numpy([multiplier(first, second, temperature) for first, second in batches])
         similarity = as_numpy([(first * second).sum(1).repeat(2) for first, second in batches])
-        easy[f"easy_{size}"] = easy_share(q, similarity)
         chart.add("mean", size, q.mean())
         chart.add("standard deviation / mean", size, q.std() / q.mean())
         values[f"{size} images"] = q
+        if size in (min(config.batch_sizes), max(config.batch_sizes)):
+            metrics[f"mean_{size}"] = float(q.mean())
+            metrics[f"variation_{size}"] = float(q.std() / q.mean())
+            metrics[f"easy_{size}"] = easy_share(q, similarity)
     chart.save(context.out)
     single = histogram("multipliers", "Multipliers of single anchors", "NPC multiplier", values, (0, 1))
     single.save(context.out)
-    means, variations = chart.series.values()
-    ends = {min(config.batch_sizes), max(config.batch_sizes)}
-    return {f"easy_{size}": easy[f"easy_{size}"] for size in sorted(ends)} | {
-        f"{name}_{point.x:.0f}": point.y
-        for name, points in (("mean", means), ("variation", variations))
-        for point in points
-        if point.x in ends
-    }
+    return metrics
 
 
 def easy_share(q: np.ndarray, similarity: np.ndarray) -> float:
