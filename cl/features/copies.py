@@ -57,14 +57,7 @@ def resized_and_recompressed(picture: Picture.Image, rng: np.random.Generator) -
     return recompressed(resized(picture, rng), rng)
 
 
-CHANGES: tuple[Change, ...] = (
-    resized,
-    recompressed,
-    resized_and_recompressed,
-    cropped,
-    flipped,
-    brightness,
-)
+CHANGES: tuple[Change, ...] = (resized, recompressed, resized_and_recompressed, cropped, flipped, brightness)
 
 
 def small(picture: Picture.Image) -> np.ndarray:
@@ -76,11 +69,8 @@ def correlations(image: np.ndarray, others: np.ndarray) -> np.ndarray:
     """(m,): how well each of the others, or its mirror image, agrees with the best window of the image.
 
     The value is the cosine of the signed square roots of the differences in gray between adjacent cells of a
-    16 x 16 grid, from -1 to 1. Windows have 80 to 100 % of each side. Two flat images agree perfectly.
-
-    Args:
-        image: (SIDE, SIDE) from `small`.
-        others: (m, SIDE, SIDE).
+    16 x 16 grid, from -1 to 1. Windows have 80 to 100 % of each side. Two flat images agree perfectly. The
+    image (SIDE, SIDE) and the others (m, SIDE, SIDE) are from `small`.
     """
     windows = _differences(_cells(image[None], _windows())[0])  # (225, 480)
     agreement = [(descriptors(x) @ windows.T).max(1) for x in (others, others[:, :, ::-1])]

@@ -34,14 +34,8 @@ def correctness(
     images. The other measures learn from 1, 4 or 16 images per class (`few_shot`), and are means over 200
     draws of these images, the same for A and B. A number that some class does not have is left out.
 
-    Args:
-        train: features of the training images by A and by B, (N, D_A) and (N, D_B).
-        val: of the validation images, (M, D_A) and (M, D_B).
-        k: number of neighbours; N if that is less.
-        seed: of the draws.
-
-    Returns:
-        (M, 2) for each measure.
+    `train` has the features of N images by A and by B, (N, D_A) and (N, D_B), `val` those of M images. At
+    most N neighbours vote. Each measure gives (M, 2).
 
     Raises:
         ValueError: the shapes do not fit, all training images have one label, or features are not finite.

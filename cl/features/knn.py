@@ -22,16 +22,10 @@ def check_k(k: int, usable: int) -> None:
 
 
 def nearest(queries: Tensor, bank: Tensor, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """The k nearest rows of the bank for each query, in constant memory.
+    """The k nearest of the bank's unit rows (B, D) for each of the unit rows (Q, D), in constant memory.
 
-    Of rows with equal cosines, the earlier comes first.
-
-    Args:
-        queries: (Q, D) unit rows.
-        bank: (B, D) unit rows; float16 is converted block by block.
-
-    Yields:
-        A block of n queries, and the cosines and positions (n, k) of their nearest rows, nearest first.
+    Yields blocks of n queries, with the cosines and positions (n, k) of their nearest rows, nearest first; of
+    rows with equal cosines, the earlier comes first. A float16 bank is converted block by block.
     """
     check_k(k, len(bank))
     dtype = torch.promote_types(torch.float32, torch.promote_types(queries.dtype, bank.dtype))
@@ -49,17 +43,10 @@ def nearest(queries: Tensor, bank: Tensor, k: int) -> Iterator[tuple[slice, Tens
 def nearest_in_array(
     queries: np.ndarray, bank: np.ndarray, k: int, count: Count = silent
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `nearest`, for arrays that may be larger than memory: the bank is read once, block by block.
+    """Cosines (Q, k) float32 and positions (Q, k) int64 as in `nearest`, for arrays larger than memory.
 
-    Beside the result, memory does not depend on the number of queries and rows.
-
-    Args:
-        queries: (Q, D), finite, of any length per row.
-        bank: (N, D), likewise; may be memory-mapped.
-        count: shows the progress.
-
-    Returns:
-        Cosines (Q, k) float32 and positions (Q, k) int64.
+    The bank (N, D), which may be memory-mapped, is read once, block by block; beside the result, memory does
+    not depend on the numbers of rows. Those of queries (Q, D) and bank are finite, and of any length.
     """
     cosines, positions = torch.empty(len(queries), k), torch.empty(len(queries), k, dtype=torch.int64)
     memory = torch.empty(min(QUERIES, len(queries)) * min(READ, len(bank)))

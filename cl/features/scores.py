@@ -121,9 +121,7 @@ def correct_in_parts(
 ) -> dict[str, np.ndarray]:
     """(M,): `correct_by` of each test row; 0 in a part whose training rows have one label.
 
-    Args:
-        parts: of training and of test rows, as in cross-validation.
-        k: number of neighbours; all training rows of the part if they are fewer.
+    Parts of training and of test rows, as in cross-validation. At most all training rows of a part vote.
     """
     right = {measure: np.zeros(len(truth)) for measure in ("kNN", "logistic regression", "most frequent")}
     for seen, asked in parts:
@@ -135,15 +133,10 @@ def correct_in_parts(
 
 
 def nearest_agrees(features: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Whether the nearest other row has a row's value.
+    """Whether the nearest other row of (N, D) has a row's value, of values (N,).
 
-    Args:
-        features: (N, D).
-        values: (N,).
-
-    Returns:
-        (N,) bool: the rows whose value another row has; (m,) bool: which of them agree; the percentage that
-        would by chance, 0 without such rows.
+    Returns the rows whose value another row has (N,), which of these agree (m,), and the percentage that
+    would by chance, 0 without such rows.
     """
     codes = np.unique(values, return_inverse=True)[1]
     others = np.bincount(codes)[codes] - 1
