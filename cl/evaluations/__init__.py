@@ -125,19 +125,16 @@ class EvaluationContext:
 
 
 def write_predictions(
-    predicted: Tensor, labels: Tensor, context: EvaluationContext, others: Mapping[str, Tensor] = {}
+    predicted: Tensor, context: EvaluationContext, others: Mapping[str, Tensor] = {}
 ) -> None:
     """Write the predicted classes (n,) of the labelled validation images.
 
     classes.csv: number of images and top-1 (percent) of each class.
-    predictions.csv: true and predicted class of each image, and its group if images have groups.
+    predictions.csv: true and predicted class of each image, those predicted (n,) from other representations
+        by name, and its group if images have groups.
     worst/: pictures of the classes with the lowest top-1.
-
-    Args:
-        labels: the true classes (n,).
-        others: classes (n,) predicted from other representations, by name; columns of predictions.csv.
     """
-    predicted, labels = predicted.cpu(), labels.cpu()
+    predicted, labels = predicted.cpu(), labels_of(context.val, torch.device("cpu"))
     classes = context.classes
     images = labels.bincount(minlength=len(classes))  # (classes,)
     right = labels[predicted == labels].bincount(minlength=len(classes))  # (classes,)

@@ -65,7 +65,7 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
         for k, classes in zip(config.all_k, predicted, strict=True):
             grid.append((name, k, round(top1(classes, truth), 2)))
         answers[name] = predicted[0]
-    write_predictions(answers.pop(BACKBONE), truth, context, answers)
+    write_predictions(answers.pop(BACKBONE), context, answers)
     rows = dict.fromkeys(grid)  # without repeated settings
     write_csv(context.out / "grid.csv", ["representation", "k", "top1"], rows)
     return metrics

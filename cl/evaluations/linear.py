@@ -15,7 +15,7 @@ from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.data.views import SingleView
 from cl.evaluations import EvaluationConfig, EvaluationContext, labels_of, write_predictions
-from cl.evaluations._shared.layers import POOLED, LastBlocks, PooledMaps, last_blocks
+from cl.evaluations._shared.layers import POOLED, LastBlocks, PooledMaps
 from cl.evaluations._shared.shares import classify, share
 from cl.features.knn import top1
 from cl.networks.batch_norm import set_groups
@@ -86,12 +86,12 @@ class Config(EvaluationConfig):
 
     def check_backbone(self, network: nn.Module) -> None:
         if self.blocks:
-            last_blocks(network, self.blocks)
+            LastBlocks(network, self.blocks)
 
     def reader(self, network: "Backbone") -> "Reads":
         """The network with the features that are classified."""
         if self.blocks:
-            return last_blocks(network, self.blocks)
+            return LastBlocks(network, self.blocks)
         return PooledMaps(network) if self.maps else network
 
     def check(self, train: Reader, val: Reader) -> None:
@@ -170,7 +170,7 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     last = max(table, key=lambda row: row["top1"])
     best = max(table, key=lambda row: row["best_top1"])
     predicted, five = classify(heads[table.index(last)], queries)
-    write_predictions(predicted, truth, context)
+    write_predictions(predicted, context)
     prefix = "cached_" if config.features == "cached" else ""
     right = {"top1": predicted == truth, "top5": (five == truth[:, None]).any(1)}
     images = {name: share(right[name], context.val, context.val.labelled).images for name in TOP}

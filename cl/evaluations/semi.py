@@ -91,7 +91,7 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     val, truth = context.val, labels_of(context.val, context.machine.device)
     backbone, head = fine_tune(config, context, chosen)
     predicted, _ = classify(head, context.features(backbone, val))
-    write_predictions(predicted, truth, context)
+    write_predictions(predicted, context)
     metrics = {
         "top1": share(predicted == truth, val, val.labelled),
         "labels": float(len(chosen)),

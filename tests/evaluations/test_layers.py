@@ -5,7 +5,7 @@ import timm
 import torch
 from torch import nn
 
-from cl.evaluations._shared.layers import PooledMaps, last_blocks
+from cl.evaluations._shared.layers import LastBlocks, PooledMaps
 from cl.networks import backbones
 from tests.support.backbones import residual
 
@@ -25,19 +25,19 @@ def test_the_class_tokens_of_the_last_blocks_are_those_after_the_final_norm() ->
     with torch.no_grad():
         network(images)
         expected = torch.cat([network.norm(tokens)[:, 0] for tokens in seen[-3:]], 1)
-        wrapped = last_blocks(network, 3)
+        wrapped = LastBlocks(network, 3)
         torch.testing.assert_close(wrapped(images), expected)
-        torch.testing.assert_close(last_blocks(network, 1)(images), network.forward_features(images)[:, 0])
+        torch.testing.assert_close(LastBlocks(network, 1)(images), network.forward_features(images)[:, 0])
     assert wrapped.fc_features == expected.shape[1]
 
 
 def test_a_network_without_enough_blocks_is_refused() -> None:
     depth = len(transformer().blocks)
     with pytest.raises(ValueError, match=f"found {depth} such blocks; choose blocks={depth}$"):
-        last_blocks(transformer(), depth + 1)
+        LastBlocks(transformer(), depth + 1)
     convolutional = timm.create_model("test_convnext", num_classes=0)
     with pytest.raises(ValueError, match="found 0 such blocks; choose blocks=null$"):
-        last_blocks(convolutional, 4)
+        LastBlocks(convolutional, 4)
 
 
 @pytest.mark.parametrize(("name", "stem", "side"), [("resnet50", "imagenet", 224), ("resnet18", "small", 32)])

@@ -17,10 +17,23 @@ WINDOWS = (10, 10, 4), (16, 8, 0), (13, 5, 0), (8, 3, 0), (6, 1, 0)
 
 
 class LastBlocks(nn.Module):
-    """The class tokens of a transformer's last blocks, after its final norm (DINO, appendix F.2)."""
+    """The class tokens of a transformer's last blocks, after its final norm (DINO, appendix F.2).
+
+    Raises:
+        ValueError: the network has fewer such blocks.
+    """
 
     def __init__(self, network: nn.Module, blocks: int) -> None:
         super().__init__()
+        reader = getattr(network, "forward_intermediates", None)
+        is_readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
+        has_token = getattr(network, "cls_token", None) is not None
+        found = len(network.blocks) if is_readable and has_token else 0  # type: ignore[arg-type]
+        if found < blocks:
+            raise ValueError(
+                f"blocks={blocks} needs the class tokens of a transformer's last {blocks} blocks, found "
+                f"{found} such blocks; choose blocks={found or 'null'}"
+            )
         self.network, self.blocks = cast("Any", network), blocks
         self.fc_features = blocks * self.network.embed_dim
 
@@ -84,17 +97,3 @@ class MapClassifier(nn.Module):
         values = features[:, self.part].unflatten(1, (self.channels, -1))
         logits: Tensor = self.linear(self.norm(values).flatten(1))
         return logits
-
-
-def last_blocks(network: nn.Module, blocks: int) -> LastBlocks:
-    """The network with the class tokens of its last blocks as features; raises ValueError without them."""
-    reader = getattr(network, "forward_intermediates", None)
-    is_readable = reader is not None and "return_prefix_tokens" in inspect.signature(reader).parameters
-    has_token = getattr(network, "cls_token", None) is not None
-    found = len(network.blocks) if is_readable and has_token else 0  # type: ignore[arg-type]
-    if found < blocks:
-        raise ValueError(
-            f"blocks={blocks} needs the class tokens of a transformer's last {blocks} blocks, found "
-            f"{found} such blocks; choose blocks={found or 'null'}"
-        )
-    return LastBlocks(network, blocks)
