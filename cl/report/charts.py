@@ -73,10 +73,9 @@ class Chart:
 
     def add(self, label: str, x: float, y: float, sd: float | None = None) -> None:
         """Add a point to the series `label`; a non-finite point is ignored."""
-        if not (math.isfinite(x) and math.isfinite(y)):
-            return
-        point = Point(float(x), float(y), None if sd is None else float(sd))
-        self.series.setdefault(label, []).append(point)
+        if math.isfinite(x) and math.isfinite(y):
+            point = Point(float(x), float(y), None if sd is None else float(sd))
+            self.series.setdefault(label, []).append(point)
 
     def add_log(self, rows: list[dict[str, Any]], columns: Mapping[str, str]) -> None:
         """Add columns of a training log by epoch, given with their labels; skips columns that a row lacks."""

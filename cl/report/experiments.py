@@ -119,10 +119,7 @@ def changed_params(provenance: dict[str, Any], params: dict[str, Any]) -> list[s
 def value_at(values: Any, path: str) -> Any:
     """The value at a dotted path; None if the path does not exist."""
     for key in path.split("."):
-        if isinstance(values, list) and key.isdecimal() and int(key) < len(values):
-            values = values[int(key)]
-        else:
-            values = values.get(key) if isinstance(values, dict) else None
+        values = values.get(key) if isinstance(values, dict) else None
     return values
 
 
