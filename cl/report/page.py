@@ -6,7 +6,7 @@ one's. A missing result is shown as "not run".
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|"})  # neither tag
 
 
 def render(
-    params: dict[str, Any], results: Path, command: str | None, titles: Mapping[str, str], remark: str = ""
+    params: dict[str, Any], results: Path, command: str | None, titles: dict[str, str], remark: str = ""
 ) -> tuple[str, str]:
     """The page, and its tables as Markdown.
 
     `results`: the folder with `<stage>[/<name>].json`, provenance, and folders of tables and pictures.
     `command` runs exactly these parameters; None if repeating the run needs a copy of them.
-    `titles`: evaluations, transfers and baselines in words; one without a title is shown by its name.
+    `titles`: evaluations, transfers and baselines in words.
     """
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     evaluations, transfers = params["evaluations"], params["transfers"]
@@ -66,13 +66,11 @@ def with_contents(html: str) -> str:
 
 
 def _overview(
-    params: dict[str, Any], read: ResultFiles, command: str | None, titles: Mapping[str, str], remark: str
+    params: dict[str, Any], read: ResultFiles, command: str | None, titles: dict[str, str], remark: str
 ) -> dict[str, Any]:
     """Method, data, and results beside the baselines'."""
     by_group, provenance = tables(params, read), read.provenance("pretrain")
     rows = [row for group in by_group.values() for row in group]
-    named = (*params["evaluations"], *params["transfers"], *params["baselines"])
-    in_words = {name: titles.get(name, name) for name in named}
     data, remarks = read.metrics("prepare"), []
     if data.get("classes") and (copies := data.get("copies_in_other_split")):
         found = "copies across training and validation can make results too good"
@@ -86,13 +84,12 @@ def _overview(
         "method": _method(params),
         "command": command,
         "data": data,
-        "dataset": dataset_name(params),
         "provenance": provenance,
         "tables": by_group,
-        "titles": in_words,
-        "rivals": {row["name"]: list(rivals(row, in_words)) for row in rows if row["lines"]},
-        "has_learnt": has_learnt(rows, in_words),
-        "answer": answer(rows, in_words, provenance, filter(None, [*remarks, remark])),
+        "titles": titles,
+        "rivals": {row["name"]: list(rivals(row, titles)) for row in rows if row["lines"]},
+        "has_learnt": has_learnt(rows, titles),
+        "answer": answer(rows, titles, provenance, filter(None, [*remarks, remark])),
     }
 
 
