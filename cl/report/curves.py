@@ -71,7 +71,11 @@ def overlaid(experiments: list[Experiment]) -> Chart | None:
     for curve, column in ((NEIGHBOURS, "knn_top1"), (LOSS, "loss")):
         chart = Chart("curves", f"{curve.title} by epoch", "epoch", curve.axis)
         for group in groups:
-            _add_means(chart, column, group)
+            by_epoch: dict[str, list[float]] = {}
+            for row in (row for experiment in group for row in experiment.epochs if column in row):
+                by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
+            for epoch, values in by_epoch.items():
+                chart.add(joint_name(group), float(epoch), *mean_and_sd(values))
         if _has_curves(chart):
             return chart
     return None
@@ -93,16 +97,6 @@ def information(experiment: Experiment) -> Chart:
     for row in experiment.epochs:
         chart.add("bound", float(row["epoch"]), limit - float(row["loss"]) / method["scale"])
     return chart
-
-
-def _add_means(chart: Chart, column: str, group: list[Experiment]) -> None:
-    by_epoch: dict[str, list[float]] = {}
-    for experiment in group:
-        for row in experiment.epochs:
-            if column in row:
-                by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
-    for epoch, values in by_epoch.items():
-        chart.add(joint_name(group), float(epoch), *mean_and_sd(values))
 
 
 def _has_curves(chart: Chart) -> bool:

@@ -10,24 +10,10 @@ from cl.runtime.metric_info import Measurement
 from cl.statistics import Estimate, estimate
 
 T = TypeVar("T")
-PRETRAINING = (
-    "arms",
-    "backbone",
-    "bn_group",
-    "dataset",
-    "hand_over",
-    "init",
-    "loss",
-    "method",
-    "optim",
-    "patches",
-    "start_from",
-    "teacher",
-    "temperature",
-    "ungrouped",
-    "views",
-)
 SUPERVISED = ("backbone", "dataset")
+OBJECTIVE = ("loss", "method", "patches", "teacher", "temperature", "views")
+TRAINING = ("arms", "bn_group", "hand_over", "init", "optim", "start_from", "ungrouped")
+PRETRAINING = sorted((*SUPERVISED, *OBJECTIVE, *TRAINING))
 GROUPS = {  # stages, and the groups of parameters that list what they measure
     "evaluate": "evaluations",
     "transfer": "transfers",
