@@ -83,10 +83,6 @@ class EvaluatedEncoder:
     representations: dict[str, nn.Module] = field(default_factory=dict)
     untrained: bool = False
 
-    @property
-    def modules(self) -> list[nn.Module]:
-        return [self.backbone, *self.heads.values(), *self.representations.values()]
-
     def passes(self) -> list[tuple[list[str], Unit]]:
         """The modules to run over the images, each with the names of its outputs."""
         with_heads = [BACKBONE, *self.heads], Unit(self.backbone, list(self.heads.values()))

@@ -27,8 +27,8 @@ def evaluate(
     config.check(train, val)
     here = command.find_machine(params)
     results.notes["precision"] = here.precision  # what `auto` became
-    for module in encoder.modules:
-        here.place(module).eval()
+    for _, networks in encoder.passes():
+        here.place(networks).eval()
     module = module_of("evaluations", config.kind)
 
     transform = locations.transform(params.dataset, train)
