@@ -146,13 +146,18 @@ def agreement(images: np.ndarray, pairs: np.ndarray, count: Count = silent) -> n
     """
     values = np.empty(2 * len(pairs))
     first, second = np.concatenate([pairs, pairs[:, ::-1]]).T
-    order = first.argsort(kind="stable")
-    blocks = np.split(order, 1 + np.flatnonzero(np.diff(first[order]))) if len(pairs) else []
+    blocks = by_value(first) if len(pairs) else []
     with count(len(blocks), "images, compared to find near copies (3 of 3)") as report:
         for rows in blocks:
             values[rows] = correlations(images[first[rows[0]]], images[second[rows]])
             report(1)
     return np.maximum(*np.split(values, 2))
+
+
+def by_value(values: np.ndarray) -> list[np.ndarray]:
+    """The positions of each value, ascending, in the order of the values."""
+    ends = np.cumsum(np.unique(values, return_counts=True)[1])[:-1]
+    return np.split(values.argsort(kind="stable"), ends)
 
 
 def groups(count: int, pairs: np.ndarray) -> np.ndarray:

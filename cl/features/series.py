@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cl.features.copies import cosines_of
+from cl.features.copies import by_value, cosines_of
 from cl.features.knn import nearest_in_array
 
 REACH = 3  # places between the images of a proposed pair, at most
@@ -49,7 +49,7 @@ def series(
         orders.append(known[times[known].argsort(kind="stable")])
     codes = np.unique(np.asarray(labels), return_inverse=True)[1]
     found = [_similar_neighbours(rows, order, codes[order]) for order in orders]
-    found += [members[_near_copies([each[members] for each in rows])] for members in _by_label(codes)]
+    found += [members[_near_copies([each[members] for each in rows])] for members in by_value(codes)]
     return np.unique(np.sort(np.concatenate(found), axis=1), axis=0)
 
 
@@ -63,15 +63,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in DIGITS.split(name)]
 
 
-def _by_label(labels: np.ndarray) -> list[np.ndarray]:
-    """The positions of each label's images, in order."""
-    ends = np.cumsum(np.unique(labels, return_counts=True)[1])[:-1]
-    return np.split(labels.argsort(kind="stable"), ends)
-
-
 def _similar_neighbours(rows: list[np.ndarray], order: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The accepted pairs (m, 2) of images that are close in this order (n,), which have these labels (n,)."""
-    far = [pair for members in _by_label(labels) for pair in _far_apart(members)]
+    far = [pair for members in by_value(labels) for pair in _far_apart(members)]
     if not far:
         return np.empty((0, 2), int)
     distant = np.concatenate(far)
