@@ -17,6 +17,7 @@ from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
 from cl.encoders.published import is_name
 
+ROWS = 2**14  # checked at a time
 SMALLEST, LARGEST = 1e-12, 1e16  # of the largest number in a row: cosines are computed in float32
 
 
@@ -32,14 +33,15 @@ def read(path: Path) -> Features:
         transform_of(features)
     except ValueError as error:
         raise ValueError(f"{path} has a damaged transform; write it again with `cl embed`") from error
-    largest = np.maximum(features.features.max(1), -features.features.min(1))  # a mapped file is not copied
-    usable = (largest == 0) | ((largest > SMALLEST) & (largest < LARGEST))  # NaN is not
-    if not usable.all():
-        row = int(usable.argmin())
-        raise ValueError(
-            f"the features of {features.names[row]} in {path} reach {largest[row]:g}, expected finite "
-            "numbers whose squares float32 can hold; embed the images again"
-        )
+    for start in range(0, len(features.names), ROWS):
+        largest = np.abs(features.features[start : start + ROWS]).max(1)
+        usable = (largest == 0) | ((largest > SMALLEST) & (largest < LARGEST))  # NaN is not
+        if not usable.all():
+            name, value = features.names[start + int(usable.argmin())], largest[usable.argmin()]
+            raise ValueError(
+                f"the features of {name} in {path} reach {value:g}, expected finite numbers whose squares "
+                "float32 can hold; embed the images again"
+            )
     return features
 
 
