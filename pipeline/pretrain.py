@@ -50,7 +50,7 @@ def main() -> None:
     with runs.begin("pretrain") as run, command.results("pretrain") as results:
         results.notes |= run.notes | {"labelled": [len(bank.labelled), len(queries.labelled)]}
         results.notes |= {"precision": here.precision, "compiled": params.optim.compile}
-        tested = _adaptation(params, weights, bank, queries, here)
+        tested = adaptation(params, weights, bank, queries, here)
         weights.tensors.clear()  # each training loads its own
         if tested:
             progress.say(tested.expectation)
@@ -143,7 +143,7 @@ def _trained(
     return _Trained(params, task, optimizer, data, rows, kept)
 
 
-def _adaptation(
+def adaptation(
     params: Params, weights: Start, bank: Reader, queries: Reader, here: Machine
 ) -> Adaptation | None:
     """What compares the encoder with its start, if the parameters ask for the better one."""
