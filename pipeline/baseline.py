@@ -21,7 +21,7 @@ from cl.runtime.distributed import max_over_ranks, ranks
 from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import SupervisedTask, classifier
-from pipeline.composition.weight_hashes import file_and_prefix
+from pipeline.composition import weight_hashes
 from pipeline.support import command, locations, outputs, runs, teacher
 from pipeline.support.detection import data, transfer
 from pipeline.support.evaluation import evaluate
@@ -44,7 +44,7 @@ def main(name: str) -> None:
         if config.training == "teacher":
             backbone, params = of_teacher(params)
         elif config.weights:
-            found = on_all_ranks(config.weights, params)
+            found = on_all_ranks(config.weights, config.hash, params)
             if isinstance(found, str):
                 results.notes["missing"] = found
                 command.progress(params.titles[name]).say(f"left out: {found}")
@@ -64,7 +64,7 @@ def main(name: str) -> None:
             transfer(entry, copy.deepcopy(backbone), dataset, params, results, checkpoints)
 
 
-def on_all_ranks(weights: str, params: Params) -> tuple[Backbone, Params] | str:
+def on_all_ranks(weights: str, digest: str | None, params: Params) -> tuple[Backbone, Params] | str:
     """What `load_published` gives, the same for all processes: published weights, or why one lacks them.
 
     The first process downloads them, while the others wait.
@@ -73,7 +73,7 @@ def on_all_ranks(weights: str, params: Params) -> tuple[Backbone, Params] | str:
     for is_first in (True, False):
         if is_main_process() is is_first:
             try:
-                found = load_published(weights, params)
+                found = load_published(weights, digest, params)
             except ValueError as error:
                 if not published.is_name(weights):
                     raise
@@ -84,9 +84,11 @@ def on_all_ranks(weights: str, params: Params) -> tuple[Backbone, Params] | str:
     return found
 
 
-def load_published(name: str, params: Params) -> tuple[Backbone, Params]:
+def load_published(name: str, digest: str | None, params: Params) -> tuple[Backbone, Params]:
     """The encoder with these weights, and the parameters with the normalisation that it records."""
-    file, prefix = (name, None) if published.is_name(name) else file_and_prefix(name)
+    file, prefix = (name, None) if published.is_name(name) else weight_hashes.file_and_prefix(name)
+    if (found := weight_hashes.of_file(name)) and digest not in (None, found):
+        raise ValueError(f"{name} has changed since params.yaml was written: run `dvc exp run` again")
     encoder, size = foreign.load(str(file), prefix), params.dataset.crop
     backbones.check_size(f"{name}, a {encoder.config.title},", encoder.network, size, "dataset.crop")
     if encoder.normalisation is None:

@@ -56,10 +56,12 @@ class Baseline(BaseConfig):
     """An encoder to compare with: trained with labels, a teacher, or with `training: null` published or not.
 
     weights: what `init` takes but an experiment; `init` replaces it. None for an untrained encoder.
+    hash: of `weights`, if it is a file.
     """
 
     training: SupervisedTraining | Literal["teacher"] | None
     weights: str | None = None
+    hash: "Hash | None" = None
     evaluations: Literal["all"] | list[str]
     transfers: Literal["all"] | list[str]
 

@@ -135,8 +135,10 @@ class Encoder(nn.Module):
         was_training = self.training
         self.eval()
         is_normalised = isinstance(self.transform, Transform) and min(self.transform.mean) > 0
-        if is_normalised and isinstance(images, Tensor) and _within_0_and_1(images):
-            warnings.warn("values from 0 to 1, expected normalised ones: use encoder.transform", stacklevel=4)
+        if is_normalised and isinstance(images, Tensor) and _looks_raw(images):
+            warnings.warn(
+                "values from 0 to 1 or 255, expected normalised: use encoder.transform", stacklevel=4
+            )
         channels = getattr(self.network, "image_channels", RGB)
         features, batches = [], _batches(images, batch_size, channels)
         try:
@@ -172,8 +174,8 @@ class Encoder(nn.Module):
         return images.to(weights.device, weights.dtype).contiguous(memory_format=torch.channels_last)
 
 
-def _within_0_and_1(images: Tensor) -> bool:
-    return bool(images.numel() and images.min() >= 0 and 0 < images.max() <= 1)
+def _looks_raw(images: Tensor) -> bool:
+    return bool(images.numel() and images.min() >= 0 and (0 < images.max() <= 1 or images.max() > 20))
 
 
 def remarks(encoder: Encoder, name: str) -> Iterator[str]:

@@ -173,9 +173,10 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     write_predictions(predicted, context)
     prefix = "cached_" if config.features == "cached" else ""
     right = {"top1": predicted == truth, "top5": (five == truth[:, None]).any(1)}
-    images = {name: share(right[name], context.val, context.val.labelled).images for name in TOP}
-    metrics: dict[str, float] = {f"{prefix}{name}": Share(last[name], images[name]) for name in TOP}
-    metrics |= {f"{prefix}best_{name}": Share(best[f"best_{name}"], images[name]) for name in TOP}
+    shown = TOP if len(context.classes) > five.shape[1] else TOP[:1]  # of five, any answer is right
+    images = {name: share(right[name], context.val, context.val.labelled).images for name in shown}
+    metrics: dict[str, float] = {f"{prefix}{name}": Share(last[name], images[name]) for name in shown}
+    metrics |= {f"{prefix}best_{name}": Share(best[f"best_{name}"], images[name]) for name in shown}
     metrics |= {name: last[name] for name in config.settings[0]}
     return {BACKBONE: metrics}
 

@@ -46,24 +46,27 @@ def read_as(content: bytes | memoryview, bands: Bands) -> Pixels:
     """Decode a file to the bands and the type of a data set, without loss.
 
     Raises:
-        Exception: as `load`; or the file has other bands, deeper pixels, or another value without data.
+        Exception: as `load`; or the file has other bands, another type, or another value without data.
     """
     image = choose(load(content), bands.channels)
     found, dtype = image.pixels.shape[2], str(image.pixels.dtype)
     if found != len(bands.names):
         raise ValueError(f"{found} bands, expected {len(bands.names)} as in most training images")
-    if bands.channels == "all" and image.named and image.names != bands.names:
+    moved = {name for name, own in zip(image.names, bands.names, strict=True) if name != own}
+    if image.named and (moved if bands.channels == "all" else moved & {*bands.names}):
         raise ValueError(
             f"the bands {', '.join(image.names)}, expected {', '.join(bands.names)}; list them in "
             "dataset.channels"
         )
-    if DTYPES.index(dtype) > DTYPES.index(bands.dtype):
-        raise ValueError(f"pixels of {dtype}, expected {bands.dtype} at most; write all images as {dtype}")
+    if dtype != bands.dtype:
+        raise ValueError(
+            f"pixels of {dtype}, expected {bands.dtype}, as their units may differ; write all images as one"
+        )
     if image.missing not in (None, bands.missing):
         raise ValueError(
             f"{image.missing} for pixels without data, expected {bands.missing}; write one value"
         )
-    return image._replace(pixels=image.pixels.astype(bands.dtype, copy=False))
+    return image
 
 
 def choose(image: Pixels, channels: Channels) -> Pixels:

@@ -33,7 +33,7 @@ def paired(
     if not ours or ours.keys() != theirs.keys():
         return None
     scores = np.array([(theirs[image][0], ours[image][0]) for image in ours], float)  # (images, 2)
-    groups = np.array([group or image for image, (_, group) in ours.items()])
+    groups = np.array([f"group {group}" if group else f"image {image}" for image, (_, group) in ours.items()])
     return judge({own[1].metric: 100 * scores}, groups)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from cl.images.band_files import load
 from cl.images.band_formats import Pixels
-from cl.images.bands import DTYPES, Bands, Channels, choose, has_data
+from cl.images.bands import Bands, Channels, choose, has_data
 from cl.images.holdout import number_of
 from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE, reason
@@ -31,17 +31,16 @@ def measure(listed: Sequence[Image], channels: Channels, team: Team) -> Bands:
     samples = [each for each in found if isinstance(each, Pixels)]
     if not samples:
         raise ValueError(f"dataset.channels={channels}: no training image can be read ({found[0]})")
-    names = mode([each.names for each in samples])
-    samples = [each for each in samples if each.names == names]
-    dtype = max((str(each.pixels.dtype) for each in samples), key=DTYPES.index)
-    columns = np.concatenate([each.pixels[:, 0].astype(dtype) for each in samples]).T
+    names, dtype = mode([(each.names, each.pixels.dtype) for each in samples])
+    samples = [each for each in samples if (each.names, each.pixels.dtype) == (names, dtype)]
+    columns = np.concatenate([each.pixels[:, 0] for each in samples]).T
     tagged = [each.missing for each in samples if each.missing is not None]
     missing = mode(tagged) if tagged else _untagged(columns)
     statistics = [_statistics(column[has_data(column, missing)]) for column in columns]
     mean, deviation, levels = zip(*statistics, strict=True)
     return Bands(
         names=names,
-        dtype=dtype,
+        dtype=str(dtype),
         mean=mean,
         deviation=deviation,
         levels=levels,

@@ -15,7 +15,7 @@ from cl.training.checkpoints import load_optimizer_state
 
 FILE = Path("models/start.safetensors")  # written by `save`; named in messages
 # Parameters that older experiments lack, and the values that leave them as they were.
-ADDED: dict[str, Any] = {"arms": [], "ungrouped": False}
+ADDED: dict[str, Any] = {"arms": [], "ungrouped": False, "teacher": None}
 ADDED_TO_PARTS = {("loss", "infonce"): {"positives": "each"}, ("method", "simclr"): {"targets": "first_two"}}
 SCHEDULE = ("schedule", "warmup_epochs", "warmup_start", "per", "final", "milestones", "gamma")
 OPTIM = ("epochs", "base_lr", "keep_every", "compile", *SCHEDULE)
@@ -61,8 +61,16 @@ class Start:
             )
 
     def check_bands(self, names: Sequence[str]) -> None:
-        """Raises ValueError if a band of `init` is elsewhere in the images; numbers name no certain band."""
+        """Raises ValueError if a band of `init` is elsewhere in the images; numbers name no certain band.
+
+        Images of RGB have no `names`.
+        """
         theirs = self.origin.get("bands", ())
+        if theirs and not names:
+            raise ValueError(
+                f"init takes the bands {', '.join(theirs)}, the images are RGB; list their bands in "
+                "dataset.channels, or choose another init"
+            )
         moved = set(theirs) & set(names) - {a for a, b in zip(theirs, names, strict=False) if a == b}
         if any(not name.isdigit() for name in moved):
             raise ValueError(

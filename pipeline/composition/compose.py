@@ -115,7 +115,7 @@ def command_for(params: config.Params) -> str | None:
         rest |= {"method": {"projector": {"out"}}}
     if params.init:  # may determine these
         rest |= {"backbone": True, "dataset": {"mean", "std"}, "hand_over": True}
-        rest |= {"baselines": {"published": {"weights"}}}
+        rest |= {"baselines": {"published": {"weights", "hash"}}}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
     return command(params.overrides)
@@ -211,20 +211,22 @@ def _add_weights(composed: DictConfig, given: list[Override], say: Say) -> None:
     recorded.
     """
     init, start_from = (composed.get(key) for key in WEIGHTS)
-    if start_from is not None:
-        composed.start_from = weight_hashes.of_start_from(str(start_from), _plain(composed))
     if teacher := composed.get("teacher"):
         digest, width = weight_hashes.of_teacher(str(teacher))
         composed.teacher = {"name": str(teacher), "hash": digest}
         if composed.method.kind == "distill":
             composed.method.projector.out = width
+    if start_from is not None:
+        composed.start_from = weight_hashes.of_start_from(str(start_from), _plain(composed))
+    digest, found = ("", {}) if init is None else weight_hashes.of_init(str(init))
+    for baseline in composed.baselines.values():
+        if weights := baseline.get("weights"):
+            baseline.weights = str(init) if digest.startswith("sha256:") else weights  # not an experiment
+            if file_hash := weight_hashes.of_file(baseline.weights):
+                baseline.hash = file_hash
     if init is None:
         return
-    digest, found = weight_hashes.of_init(str(init))
     composed.init = {"name": str(init), "hash": digest}
-    for baseline in composed.baselines.values():
-        if baseline.get("weights") and digest.startswith("sha256:"):  # not of an experiment
-            baseline.weights = str(init)
     typed = {each.key_or_group for each in given}
     if not any(key.partition(".")[0] == "backbone" for key in typed):
         if module_of("networks.backbones", found["backbone"]["kind"]).Config.model_fields.keys() >= {"size"}:

@@ -10,12 +10,12 @@ from dvc.scm import resolve_rev
 
 from cl.config import parse, read
 from cl.encoders import foreign
-from cl.encoders.encoder import IMAGENET
+from cl.encoders.encoder import IMAGENET, transform_in
 from cl.encoders.published import fetch, is_name, missing, torchvision_url
 from cl.networks import backbones
 from cl.networks.backbones import RGB
 from cl.runtime.registry import module_of
-from cl.training.start import differing
+from cl.training.start import ADDED, differing
 from pipeline.composition.conf import CONF, Values
 from pipeline.support import locations
 from pipeline.support.provenance import at, git
@@ -41,9 +41,10 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
     if file.is_file():
         digest = sha256(file)
         encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=key == "teacher")
-        if key == "teacher" and encoder.config.channels != RGB:
+        takes_rgb = encoder.config.channels == RGB and not transform_in(encoder.metadata, name).bands
+        if key == "teacher" and not takes_rgb:
             raise ValueError(
-                f"teacher={name} takes images of {encoder.config.channels} channels, expected RGB; choose "
+                f"teacher={name} takes images of {encoder.config.channels} bands, expected RGB; choose "
                 "another teacher"
             )
         backbone = encoder.config.model_dump(mode="json")
@@ -76,6 +77,12 @@ def file_and_prefix(name: str) -> tuple[Path, str | None]:
     return (Path(file), prefix) if colon and not whole.is_file() else (whole, None)
 
 
+def of_file(name: str) -> str | None:
+    """The hash of `<file>:<prefix>`; None for published weights, and for a file that is missing."""
+    file, _ = file_and_prefix(name)
+    return sha256(file) if not is_name(name) and file.is_file() else None
+
+
 def of_start_from(name: str, composed: Values) -> dict[str, str]:
     """`start_from` with the hashes of the experiment; ValueError unless the run `composed` continues it."""
     outputs = _outputs(name, "start_from must be the name of an experiment, a branch or a commit")
@@ -92,7 +99,7 @@ def _check_parameters(name: str, composed: Values) -> None:
     parents = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
     declared = read(CONF.parents[1] / "dvc.yaml")["stages"]["pretrain"]["params"]
     try:
-        ours, theirs = ({key: at(values, key) for key in declared} for values in (composed, parents))
+        ours, theirs = ({key: at(values, key) for key in declared} for values in (composed, ADDED | parents))
         difference = differing(ours, theirs)
     except KeyError as error:
         difference = f"other parameters: one of the two lacks {error}"

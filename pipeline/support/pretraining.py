@@ -79,8 +79,8 @@ def prepare(
     params: Params, here: Machine, bank: Reader, start: Start, teacher: Teacher | None = None
 ) -> tuple[PretrainingTask, Optimizer, TrainSet]:
     """The task, its optimizer and the training images before the first step."""
-    if bands := bank.manifest.bands:
-        start.check_bands(bands.names)
+    bands = bank.manifest.bands
+    start.check_bands(bands.names if bands else ())
     task = build(params, here, len(bank), start, teacher)
     built = optimizer(params, task)
     start.load_state(task.method, built)

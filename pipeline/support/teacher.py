@@ -55,7 +55,7 @@ def load(params: Params) -> FrozenTeacher | None:
         return None
     metadata = load_tensors(locations.TEACHER)[1]
     origin = json.loads(metadata.get("origin", "{}"))
-    if origin.get("hash") != params.teacher.hash:
+    if {key: origin.get(key) for key in ("name", "hash")} != params.teacher.model_dump():
         raise ValueError(f"{locations.TEACHER} is not {params.teacher.name}: run `dvc repro weights`")
     values = json.loads(metadata["network"])
     config = module_of("networks.backbones", values["kind"]).Config.model_validate(values)
@@ -81,8 +81,8 @@ def stored(teacher: FrozenTeacher, here: Machine, bank: Reader, progress: Progre
     They are computed once for a teacher, images and precision, and kept in CL_SCRATCH part by part: an
     interrupted run continues there, and later runs read them.
     """
-    known = [teacher.origin["hash"], teacher.transform.model_dump_json(), locations.manifest_hash()]
-    digest = hashlib.sha256(json.dumps([*known, here.precision]).encode()).hexdigest()
+    known = [locations.file_sha256(locations.TEACHER), locations.manifest_hash(), here.precision]
+    digest = hashlib.sha256(json.dumps(known).encode()).hexdigest()
     folder, parts = locations.scratch() / "teachers" / digest[:16], []
     for start in range(0, len(bank), PART):
         path = folder / f"{start}.safetensors"

@@ -129,8 +129,9 @@ def test_files_of_other_programs_get_the_transform_of_imagenet(tmp_path, monkeyp
 
 def test_tensors_that_are_not_transformed_images_are_refused(encoder) -> None:
     """Pixels from 0 to 1, as torchvision's ToTensor gives them, may be meant."""
-    with pytest.warns(UserWarning, match="values from 0 to 1, expected normalised"):
-        encoder.embed(torch.rand(2, 3, 32, 32))
+    for largest in (1, 255):
+        with pytest.warns(UserWarning, match="values from 0 to 1 or 255, expected normalised"):
+            encoder.embed(largest * torch.rand(2, 3, 32, 32))
     for shape, dtype in (((3, 32, 32), "float32"), ((2, 1, 32, 32), "float32"), ((2, 3, 8, 8), "uint8")):
         with pytest.raises(ValueError, match=rf"torch.{dtype} .* expected transformed images \(N, 3, S, S\)"):
             encoder.embed(torch.zeros(shape, dtype=getattr(torch, dtype)))

@@ -113,6 +113,15 @@ def test_cached_features_are_trained_on_as_they_are(context, params) -> None:
     assert metrics["cached_top1"] == pytest.approx(100 * float((logits.argmax(1) == truth).float().mean()))
 
 
+def test_of_five_classes_there_is_no_top5(context, params) -> None:
+    for reader in (context.train, context.val):
+        reader.index = reader.index.copy()
+        reader.index["label"] %= 5
+        reader.manifest = reader.manifest.model_copy(update={"classes": list("abcde")})
+    found = linear.evaluate(short(params.evaluations["linear"]), context)["backbone"]
+    assert {name for name in found if "top" in name} == {"top1", "best_top1"}
+
+
 def test_a_classifier_that_diverges_is_named(context, params) -> None:
     config = short(params.evaluations["linear"]).model_copy(update={"base_lrs": [1.0, 1e38]})
     with pytest.raises(FloatingPointError, match=r"at step \d.* remove 1e\+38 from base_lrs"):

@@ -170,15 +170,28 @@ def test_a_band_that_no_image_has_is_refused(channels, message, tmp_path) -> Non
         shards(tmp_path, {"a.tif": tagged(DEPTHS["uint16"])}, channels)
 
 
-def test_a_shallower_image_is_widened_and_a_deeper_one_refused(tmp_path) -> None:
-    depths = {f"{name}.npy": saved(pixels) for name, pixels in DEPTHS.items()}
-    reader, manifest = shards(tmp_path, depths)
-    for name, found in pixels_by_key(reader).items():
-        assert found.dtype == np.float32
-        assert np.array_equal(found, DEPTHS[name])
-    assert manifest.bands is not None
-    with pytest.raises(ValueError, match="float32, expected uint16 at most"):
-        bands.read_as(depths["float32.npy"], manifest.bands.model_copy(update={"dtype": "uint16"}))
+def test_images_of_another_type_are_left_out_as_their_units_may_differ(tmp_path) -> None:
+    deep = {f"{number}.npy": saved(DEPTHS["uint16"][number:]) for number in range(3)}
+    others = {f"{name}.npy": saved(DEPTHS[name]) for name in ("uint8", "float32")}
+    reader, manifest = shards(tmp_path, deep | others)
+    assert len(reader) == 3
+    skipped = manifest.splits["train"].skipped
+    for name in ("uint8", "float32"):
+        assert f"pixels of {name}, expected uint16" in skipped[name]
+    assert manifest.bands == shards(tmp_path / "alone", deep)[1].bands
+
+
+def test_bands_chosen_by_number_are_not_swapped(tmp_path) -> None:
+    """Names that no other image has do not matter: some programs write a date or a file's name."""
+    pixels = DEPTHS["uint16"]
+    renamed = GDAL.replace("blue", "blue 1")
+    swapped = tagged(pixels, None, GDAL.replace("blue", "x").replace("red", "blue").replace("x", "red"))
+    same = {f"{number}.tif": tagged(pixels) for number in range(3)}
+    reader, manifest = shards(
+        tmp_path, {**same, "renamed.tif": tagged(pixels, None, renamed), "s.tif": swapped}, [2, 4]
+    )
+    assert len(reader) == 4
+    assert "the bands red, blue, expected blue, red" in manifest.splits["train"].skipped["s"]
 
 
 @pytest.mark.parametrize(("missing", "is_tagged"), [(-9999.0, True), (-9999.0, False), (float("nan"), False)])

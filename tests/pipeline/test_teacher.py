@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.features.extraction import extract
+from cl.images.bands import Bands
 from cl.networks.teacher import SeeingTeacher
 from cl.runtime.machine import Machine
-from cl.runtime.tensor_files import load_tensors
+from cl.runtime.tensor_files import load_tensors, save_tensors
 from pipeline.baseline import of_teacher
 from pipeline.composition.compose import command_for, compose, write
 from pipeline.support import locations, teacher
@@ -62,6 +64,26 @@ def test_the_teacher_s_features_are_computed_once_and_completed_after_an_interru
     torch.testing.assert_close(once, expected)
 
 
+def test_another_network_of_the_teacher_s_file_encodes_the_images_itself(
+    distilled, monkeypatch, here: Machine, quiet: Progress
+) -> None:
+    """A prefix chooses it, and the hash is the whole file's."""
+    monkeypatch.chdir(distilled)
+    monkeypatch.setenv("CL_SCRATCH", "scratch")
+    params, bank = config.load(Path("params.yaml")), Reader(locations.SHARDS, "train")
+    monkeypatch.setattr(locations, "TEACHER", Path("models/other.safetensors"))
+    tensors, metadata = load_tensors(distilled / "models/teacher.safetensors")
+    first = next(name for name in tensors if name.endswith("conv1.weight"))
+    save_tensors(tensors | {first: -tensors[first]}, locations.TEACHER, metadata)
+    found = teacher.load(params)
+    assert found
+    expected = found.features(EvalSet(bank, found.transform), here, quiet.count)
+    torch.testing.assert_close(teacher.stored(found, here, bank, quiet), expected)
+    another = params.teacher.model_copy(update={"name": f"{params.teacher.name}:student."})
+    with pytest.raises(ValueError, match="other.safetensors is not .*:student.: run `dvc repro weights`"):
+        teacher.load(params.model_copy(update={"teacher": another}))
+
+
 def test_student_and_results_name_the_teacher(distilled, tmp_path) -> None:
     params = config.load(distilled / "params.yaml")
     notes = json.loads((distilled / "results/pretrain.provenance.json").read_text())["distillation"]
@@ -72,6 +94,8 @@ def test_student_and_results_name_the_teacher(distilled, tmp_path) -> None:
     cl.export("timm", encoder=distilled / "models/backbone.safetensors", to=tmp_path / "student")
     metadata = load_tensors(tmp_path / "student/model.safetensors")[1]
     assert json.loads(metadata["teacher"]) == expected
+    recorded = json.loads(load_tensors(distilled / "models/method.safetensors")[1]["parameters"])
+    assert recorded["teacher"]["hash"] == params.teacher.hash  # so start_from refuses another teacher
     command = shlex.split(command_for(params))
     assert command == ["dvc", "exp", "run", *(word for each in params.overrides for word in ("-S", each))]
 
@@ -103,6 +127,7 @@ def test_the_teacher_is_used_in_its_own_size_as_a_baseline_and_in_steps(
         (["method=distill", "teacher={nan}"], "nan.safetensors has nan in"),
         (["method=distill", "teacher={text}"], "text.safetensors "),
         (["method=distill", "teacher=nothing"], "teacher must be .*nothing is called"),
+        (["method=distill", "teacher={bands}"], "takes images of 3 bands, expected RGB"),
     ],
 )
 def test_a_teacher_that_cannot_teach_is_refused(overrides, expected, tmp_path) -> None:
@@ -110,7 +135,13 @@ def test_a_teacher_that_cannot_teach_is_refused(overrides, expected, tmp_path) -
         "good": saved(tmp_path / "good.safetensors"),
         "nan": saved(tmp_path / "nan.safetensors", float("nan")),
         "text": tmp_path / "text.safetensors",
+        "bands": tmp_path / "bands.safetensors",
     }
+    tensors, metadata = load_tensors(files["good"])
+    many: dict[str, Any] = {"mean": (1,) * 3, "deviation": (1,) * 3, "levels": ((0, 2),) * 3}
+    bands = Bands(names=("red", "green", "blue"), dtype="uint16", **many)
+    transform = TRANSFORM.model_copy(update={"bands": bands}).model_dump_json()
+    save_tensors(tensors, files["bands"], metadata | {"transform": transform})
     files["text"].write_text("weights")
     with pytest.raises(ValueError, match=expected):
         compose([override.format(**files) for override in overrides])

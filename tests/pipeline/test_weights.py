@@ -211,7 +211,7 @@ def load_on_rank(folder: Path, params: Params, missing: int, rank: int) -> None:
         return folder / "given.safetensors", {}
 
     published.fetch = fetch
-    found = baseline.on_all_ranks("timm:given", params)
+    found = baseline.on_all_ranks("timm:given", None, params)
     assert isinstance(found, tuple) if missing is None else "cannot be" in found
     max_over_ranks(0)
 
@@ -240,6 +240,12 @@ def test_init_is_the_published_baseline(tmp_path) -> None:
     assert scratch["baselines"]["published"]["weights"] == "torchvision:resnet50"
     assert given["baselines"]["published"]["weights"] == str(file)
     assert command_for(config.check(given)) is not None
+    params, found = config.check(given), given["baselines"]["published"]["hash"]
+    assert (scratch["baselines"]["published"].get("hash"), found) == (None, given["init"]["hash"])
+    baseline.load_published(str(file), found, params)
+    save_encoder(file, stem="imagenet")
+    with pytest.raises(ValueError, match=r"given.safetensors has changed since params\.yaml was written"):
+        baseline.load_published(str(file), found, params)
 
 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) -> None:

@@ -166,11 +166,12 @@ def test_a_difference_is_coloured_only_where_the_intervals_do_not_overlap(values
     ("group", "images", "colour", "shown"),
     [
         (lambda image: image, 100, "up", r"\(\+10.0 \[[3-6]\..*?\]\)"),
+        (lambda image: "" if image % 2 else image + 1, 100, "up", r"\(\+10.0 \[[3-6]\..*?\]\)"),
         (lambda image: image // 20, 100, "soft", r"\(\+10.0 \[.*?\]\)"),
         (lambda image: image % 4, 100, "soft", r"\(\+10.0\)"),
         (lambda image: "", 99, "soft", r"\(\+10.0\)"),
     ],
-    ids=["paired", "in groups", "few groups", "other images"],
+    ids=["paired", "groups named like images", "in groups", "few groups", "other images"],
 )
 def test_encoders_are_compared_image_by_image_where_possible(
     group, images, colour, shown, values, tmp_path

@@ -16,6 +16,9 @@ def test_a_band_of_init_must_have_its_place_in_the_images() -> None:
         weights.check_bands(names)
     start.Start(origin={"bands": ["1", "2", "3"]}).check_bands(["2", "3", "4"])
     start.Start().check_bands(["red"])
+    start.Start().check_bands(())
+    with pytest.raises(ValueError, match="red, green, blue, the images are RGB"):
+        weights.check_bands(())
 
 
 @pytest.mark.parametrize("damaged", ["method", "optimizer"])
