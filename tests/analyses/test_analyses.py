@@ -104,7 +104,7 @@ def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params,
     expected = neighbours.analyze(settings, context)
     teacher = context.method.backbone
     context.method.teacher, context.method.backbone = teacher, nn.Flatten()
-    context.method._evaluated = ("teacher", "projector")
+    monkeypatch.setattr(type(context.method.config), "evaluated", ("teacher", "projector"))
     assert neighbours.analyze(settings, context) == expected
 
 

@@ -149,11 +149,12 @@ def test_weights_of_one_network_are_refused(tmp_path) -> None:
 
 def test_other_programs_do_not_get_two_networks(tmp_path) -> None:
     network = two("lab", width=0.125)
+    composed = config.check(compose(tmp_path, "backbone=resnet18_lab")).backbone
     for name in ("torchvision", "detectron2"):
         with pytest.raises(ValueError, match=f"{name} supports only kind=resnet .*choose onnx"):
-            formats.check_network(network, name)
+            formats.check_network(composed, name)
     with pytest.raises(ValueError, match="timm does not know the resnet18 .* two streams; choose onnx"):
-        config.check(compose(tmp_path, "backbone=resnet18_lab")).backbone.in_timm()
+        composed.in_timm()
     save_tensors(network.state_dict(), tmp_path / "backbone.safetensors", {})
     with pytest.raises(ValueError, match="holds the two networks of a backbone with streams"):
         foreign.load(str(tmp_path / "backbone.safetensors"))

@@ -56,7 +56,7 @@ def offered(request, server, tmp_path, monkeypatch):  # type: ignore[no-untyped-
     monkeypatch.setattr(datasets, kind.upper(), tiny)
     return SimpleNamespace(
         module=module,
-        config=SimpleNamespace(first=None),
+        config=SimpleNamespace(kind=kind, first=None),
         archive=tiny,
         served=served,
         made=tmp_path / "made",
