@@ -153,6 +153,8 @@ class Stored:
 def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, float]]:
     """top1 and top5 of the best classifier in the last epoch; best_top1 and best_top5 over all epochs.
 
+    Five classes or fewer have no top5.
+
     The validation images choose the classifier and the epoch, as in the papers. `heads.csv` lists all
     classifiers with their training losses.
     """

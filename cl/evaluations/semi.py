@@ -100,6 +100,7 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     if context.encoder.untrained:
         scratch = config.model_copy(update={"backbone_lr": 1.0, "optim": config.from_scratch})
         context.progress.say("from scratch, on the same labels")
+        del backbone, head  # their memory
         backbone, head = fine_tune(scratch, context, chosen, "scratch")
         predicted, _ = classify(head, context.features(backbone, val))
         metrics["scratch_top1"] = share(predicted == truth, val, val.labelled)

@@ -48,7 +48,6 @@ class Split(BaseConfig):
 
     groups: their number; None for data without groups.
     values: the number of values of `positive` and `within`, where the data has these columns.
-    columns: hashes of the files of groups and values, by role.
     several_frames: images whose file has further frames, which are not used.
     flat: decoded deep images that the levels map to a single colour.
     """
@@ -56,7 +55,6 @@ class Split(BaseConfig):
     images: int
     groups: int | None = None
     values: dict[str, int] = Field(default={})
-    columns: dict[str, str] = Field(default={})
     shards: list[Shard]
     reencoded: int
     turned: int

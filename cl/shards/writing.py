@@ -1,6 +1,5 @@
 """Images to WebDataset shards, with the same bytes by any number of processes and after restarts."""
 
-import hashlib
 import io
 import shutil
 from collections import Counter
@@ -159,16 +158,14 @@ def _finish(split: str, classes: list[str], work: Work) -> Split:
     _check_classes(split, classes, work.orders[split], index["label"], skipped)
     _save(work.folder / f"{split}.npy", index)
     _save(work.folder / f"{split}_keys.npy", keys)
-    values, columns = {}, {}
+    values = {}
     for role, numbers in _columns(work.orders[split], keys).items():
         _save(work.folder / f"{split}_{'groups' if role == 'group' else role}.npy", numbers)
         values[role] = len(np.unique(numbers[numbers >= 0]))
-        columns[role] = hashlib.sha256(numbers.tobytes()).hexdigest()
     return Split(
         images=len(index),
         groups=values.pop("group", None),
         values=values,
-        columns=columns,
         shards=[packed.shard for packed in kept],
         skipped=skipped,
         **counts,

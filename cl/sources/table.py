@@ -258,4 +258,7 @@ def _with_splits_of_groups(rows: list[ImageRow], table: Path) -> list[ImageRow]:
                     f"{table}: group {row.group} is in {other.split} in row {other.number}, but in "
                     f"{row.split} in row {row.number}; a group belongs to one split"
                 )
-    return [row._replace(split=named.get(row.group, row).split) for row in rows]
+    for number, row in enumerate(rows):
+        if row.group in named and not row.split:
+            rows[number] = row._replace(split=named[row.group].split)
+    return rows

@@ -126,13 +126,15 @@ def from_run(method: Path, optimizer: Path, hashes: list[str]) -> Start:
     states, _ = load_tensors(optimizer)
     check_values(tensors, method)
     check_values(states, optimizer)
+    teacher = json.loads(metadata.get("teacher", "{}"))  # older experiments did not list it as a parameter
+    taught = {"teacher": {key: teacher[key] for key in ("name", "hash")}} if teacher else {}
     tensors = {f"method.{name}": tensor for name, tensor in tensors.items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in states.items()}
     origin = {
         "hashes": hashes,
         "licence": licence(metadata),
         "epochs": int(metadata["epochs"]),
-        "parameters": json.loads(metadata["parameters"]),
+        "parameters": taught | json.loads(metadata["parameters"]),
         "data": metadata["data_manifest_sha256"],
     }
     return Start(tensors, origin)

@@ -111,11 +111,12 @@ def command_for(params: config.Params) -> str | None:
     if any(names.get(key) != getattr(getattr(params, key), "name", None) for key in weights):
         return None
     rest: dict[str, Any] = dict.fromkeys(("overrides", *weights), True)
+    rest["baselines"] = {name: {"hash"} for name in params.baselines}
     if "teacher" in names:  # determines this
         rest |= {"method": {"projector": {"out"}}}
     if params.init:  # may determine these
         rest |= {"backbone": True, "dataset": {"mean", "std"}, "hand_over": True}
-        rest |= {"baselines": {"published": {"weights", "hash"}}}
+        rest["baselines"]["published"] = {"weights", "hash"}
     if composed.model_dump(exclude=rest) != params.model_dump(exclude=rest):
         return None
     return command(params.overrides)

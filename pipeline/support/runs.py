@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,9 @@ def run_key(stage: str, parameters: dict[str, Any], inputs: list[Path], more: st
     for path in inputs:
         if path == locations.SHARDS:
             sha.update(f"\0{path}\0{locations.manifest_hash()}".encode())
+            columns = (path.glob(f"*_{name}.npy") for name in ("groups", "positive", "within"))
+            for column in sorted(chain(*columns)):  # the manifest only counts their values
+                sha.update(f"\0{column}\0{locations.file_sha256(column)}".encode())
         elif path.is_file():
             sha.update(f"\0{path}\0{locations.file_sha256(path)}".encode())
     return sha.hexdigest()[:16]

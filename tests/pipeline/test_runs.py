@@ -62,6 +62,13 @@ def test_what_another_run_has_its_own_checkpoints(workspace) -> None:
         after = key("pretrain"), key("evaluate", "knn")
         assert {number for number in (0, 1) if after[number] != before[number]} == changed, file
         (workspace / file).write_bytes(content)
+    for role in ("groups", "positive", "within"):
+        column, known = workspace / f"data/shards/train_{role}.npy", key("pretrain")
+        column.write_bytes(b"values")
+        with_column = key("pretrain")
+        column.write_bytes(b"others")
+        assert len({known, with_column, key("pretrain")}) == 3, role
+        column.unlink()
     for model in ("backbone", "method"):
         (workspace / f"models/{model}.safetensors").write_text("of other weights")
         assert key("evaluate", "knn") != before[1], model

@@ -4,11 +4,8 @@ import json
 import os
 
 import pytest
-from PIL import Image as Picture
 
 from cl.data.reader import Reader
-from cl.images.image import Splits
-from cl.images.listing import Keys, Listing
 from cl.sources import photos
 from cl.sources._shared.class_folders import class_folders
 from tests.support.pictures import UNREADABLE, digest, odd_tree, picture_file, tree
@@ -51,21 +48,6 @@ def test_the_files_are_shards_index_keys_and_manifest(params, tmp_path) -> None:
     assert not {"deduplicate", "percentiles", "tile", "store"} & manifest["storage"].keys()
     assert "groups" not in manifest["splits"]["train"]
     assert Reader(tmp_path / "shards", "train").groups is None
-
-
-def test_the_manifest_tells_other_groups_of_the_same_images(tmp_path) -> None:
-    """A run continues only on images with the same groups and values."""
-    found = []
-    for number, groups in enumerate(("aabb", "abab")):
-        keys = Keys()
-        listed = Listing(tmp_path, keys)
-        for image, group in enumerate(groups):
-            Picture.new("RGB", (9, 9), (image, 0, 0)).save(tmp_path / f"{image}.png")
-            keys.add(f"{image}.png")
-            listed.add(f"{image}.png", None, group=group)
-        found.append(write_shards(Splits([], listed, listed), tmp_path / f"shards {number}", 7))
-    assert found[0].splits["train"].groups == found[1].splits["train"].groups == 2
-    assert found[0] != found[1]
 
 
 def test_the_order_does_not_depend_on_the_size_of_shards(tmp_path) -> None:

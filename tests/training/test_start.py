@@ -1,5 +1,7 @@
 """The weights that a run starts from."""
 
+import json
+
 import pytest
 import torch
 
@@ -19,6 +21,15 @@ def test_a_band_of_init_must_have_its_place_in_the_images() -> None:
     start.Start().check_bands(())
     with pytest.raises(ValueError, match="red, green, blue, the images are RGB"):
         weights.check_bands(())
+
+
+def test_the_teacher_of_a_run_that_did_not_list_it_is_known(tmp_path) -> None:
+    teacher = json.dumps({"name": "a", "hash": "sha256:1", "licence": "mit"})
+    about = {"epochs": "1", "parameters": '{"seed": 0}', "data_manifest_sha256": "", "teacher": teacher}
+    for name in ("method", "optimizer"):
+        save_tensors({"weight": torch.ones(1)}, tmp_path / name, about)
+    found = start.from_run(tmp_path / "method", tmp_path / "optimizer", []).origin["parameters"]
+    assert found == {"seed": 0, "teacher": {"name": "a", "hash": "sha256:1"}}
 
 
 @pytest.mark.parametrize("damaged", ["method", "optimizer"])
