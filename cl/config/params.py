@@ -56,7 +56,7 @@ class Baseline(BaseConfig):
     """An encoder to compare with: trained with labels, a teacher, or with `training: null` published or not.
 
     weights: what `init` takes but an experiment; `init` replaces it. None for an untrained encoder.
-    hash: of `weights`, if it is a file.
+    hash: of the file that `weights` names; None for published weights.
     """
 
     training: SupervisedTraining | Literal["teacher"] | None

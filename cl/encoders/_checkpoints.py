@@ -25,7 +25,7 @@ OPTIMIZER = re.compile(r"optim|scheduler", re.IGNORECASE)  # keys whose tensors 
 WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")  # torch's
 ARCH = "arch"  # the key of an architecture in checkpoints: it may lack the size of images and the pooling
 LIGHTNING = "pytorch-lightning_version"  # a key of its checkpoints
-CHOICE = "choice"  # the key of which of a checkpoint's networks was read, in words
+CHOICE = "choice"  # metadata key: which of several networks was read, in words
 COUNTERS = re.compile(r"(.*\.)?total_(ops|params)")  # added by thop, which counts operations
 OTHER_NETWORKS = (
     "for another network of timm, put timm's config.json beside the file, such as "

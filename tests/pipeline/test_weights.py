@@ -246,6 +246,16 @@ def test_init_is_the_published_baseline(tmp_path) -> None:
     save_encoder(file, stem="imagenet")
     with pytest.raises(ValueError, match=r"given.safetensors has changed since params\.yaml was written"):
         baseline.load_published(str(file), found, params)
+    typed = "baseline=[published]", f"baselines.published.weights={file}"
+    params = config.check(compose(tmp_path, "dataset=cifar10", *typed))
+    file.unlink()
+    assert command_for(params) is not None, "the file may be gone"
+
+
+def test_an_encoder_of_bands_does_not_start_on_rgb(params, shard_folder, here) -> None:
+    bank, weights = Reader(shard_folder, "train"), start.Start(origin={"bands": ["red", "green", "blue"]})
+    with pytest.raises(ValueError, match="init takes the bands red, green, blue, the images are RGB"):
+        pretraining.prepare(params, here, bank, weights)
 
 
 def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) -> None:
