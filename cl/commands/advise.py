@@ -10,13 +10,12 @@ from cl.commands.classifiers import heads
 from cl.commands.inputs import sample
 from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.labels import opened_table
-from cl.commands.inputs.paths import File
 from cl.commands.inputs.sample import Sample
 from cl.commands.jobs import columns as table_columns
 from cl.commands.jobs import near_duplicates, starts, trial
 from cl.commands.jobs.starts import Start
 from cl.commands.outputs.advice import FEW, HOLDOUT, Advice, Tried, advice, for_training, labels_of
-from cl.commands.outputs.tables import target_of
+from cl.commands.paths import File, target_of
 from cl.console.command import progress
 from cl.console.progress import Progress
 from cl.console.wording import counted

@@ -21,10 +21,9 @@ from cl.commands.inputs import listing, matching
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import with_bursts
 from cl.commands.inputs.labels import Labels, Targets, opened_table, read_targets
-from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.outputs import classification
 from cl.commands.outputs.classification import Classification, Quality, joined, likeliest
-from cl.commands.outputs.tables import target_of
+from cl.commands.paths import File, Inputs, existing, target_of
 from cl.console.command import progress
 from cl.data.transform import Transform
 from cl.encoders.encoder import Encoder, opened

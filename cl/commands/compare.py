@@ -15,9 +15,8 @@ from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels, opened_table
-from cl.commands.inputs.paths import File, Inputs
 from cl.commands.jobs.by_value import across as across_values
-from cl.commands.outputs.tables import target_of
+from cl.commands.paths import File, Inputs, target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened, remarks
 from cl.features.correctness import check_different, correctness

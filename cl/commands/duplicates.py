@@ -8,11 +8,10 @@ import numpy as np
 
 from cl.commands.defaults import ENCODER
 from cl.commands.inputs import matching
-from cl.commands.inputs.paths import File, Inputs, as_paths
 from cl.commands.jobs import near_duplicates
 from cl.commands.jobs.near_duplicates import Calibration, Pairs
 from cl.commands.outputs import pictures
-from cl.commands.outputs.tables import PAGE_OR_TABLE, target_of
+from cl.commands.paths import PAGE_OR_TABLE, File, Inputs, as_paths, target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder
 from cl.features.copies import groups

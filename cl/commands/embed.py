@@ -16,10 +16,9 @@ from cl.commands.defaults import ENCODER
 from cl.commands.inputs import feature_files, matching
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.listing import root_of
-from cl.commands.inputs.paths import File, Inputs, existing
 from cl.commands.jobs import embedding
 from cl.commands.jobs.embedding import EmbeddingJob
-from cl.commands.outputs.tables import checked, target_of
+from cl.commands.paths import File, Inputs, checked, existing, target_of
 from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
 from cl.console.reasons import lines

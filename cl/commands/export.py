@@ -6,8 +6,7 @@ from os import fspath
 from pathlib import Path
 
 from cl.commands.defaults import ENCODER, FILES, TIMM
-from cl.commands.inputs.paths import File
-from cl.commands.outputs.tables import checked, target_of, through_link
+from cl.commands.paths import File, checked, target_of, through_link
 from cl.data.transform import Transform
 from cl.encoders import foreign, formats
 from cl.encoders.encoder import IMAGENET, with_transform

@@ -14,9 +14,8 @@ from cl.commands.defaults import ENCODER, MATCHES
 from cl.commands.embed import embed
 from cl.commands.inputs import matching
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.paths import File, Inputs
 from cl.commands.outputs import pictures
-from cl.commands.outputs.tables import PAGE_OR_TABLE, target_of
+from cl.commands.paths import PAGE_OR_TABLE, File, Inputs, target_of
 from cl.console.command import progress
 from cl.console.progress import silent
 from cl.data.transform import Transform

@@ -11,7 +11,7 @@ from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.labels import Labels, check_classes, classes, labels_in
 from cl.commands.inputs.listing import is_folder, root_of, with_one_root
-from cl.commands.inputs.paths import Inputs, existing
+from cl.commands.paths import Inputs, existing
 from cl.console.wording import counted
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.table import alike, similar

@@ -11,7 +11,7 @@ import numpy as np
 
 from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.listing import TABLES, is_folder, root_of
-from cl.commands.inputs.paths import File
+from cl.commands.paths import File
 from cl.console.wording import counted
 from cl.images import table
 from cl.images.folders import class_of, classes_in

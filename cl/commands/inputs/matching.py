@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from cl.commands.defaults import ENCODER
 from cl.commands.inputs import feature_files
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.paths import File
+from cl.commands.paths import File
 from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
 from cl.encoders.published import is_name

@@ -15,8 +15,8 @@ from torch import nn
 from cl.commands.classifiers.heads import Fold, folds_of
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
-from cl.commands.inputs.paths import File
 from cl.commands.jobs import trial
+from cl.commands.paths import File
 from cl.data.transform import Transform
 from cl.data.views import RandomNumbers, random_crop_box
 from cl.encoders.encoder import MEAN, STD, Encoder, opened

@@ -13,7 +13,7 @@ import pytest
 
 from cl.commands.inputs.labels import classes
 from cl.commands.inputs.listing import ImageNames, images_in, root_of
-from cl.commands.inputs.paths import existing
+from cl.commands.paths import existing
 from cl.images import folders
 from cl.images.band_files import SUFFIXES as BAND_SUFFIXES
 from cl.images.folders import images_below

@@ -4,7 +4,7 @@ import pytest
 
 import cl
 from cl.commands.inputs import feature_files
-from cl.commands.outputs.tables import target_of
+from cl.commands.paths import target_of
 from tests.support.pictures import picture_file
 from tests.support.resnets import save_encoder
 

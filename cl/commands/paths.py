@@ -1,4 +1,4 @@
-"""The files that commands write: whether they can be written, and replace no input."""
+"""The paths that users give: of inputs, and of files to write, which replace no input."""
 
 import os
 import tempfile
@@ -6,10 +6,28 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from cl.commands.inputs.paths import File, as_paths
+from cl.images.contents import stack_of
 from cl.runtime.base_config import one_of
 
+File = str | PathLike[str]
+Inputs = File | Sequence[File]
 PAGE_OR_TABLE = (".html", ".csv", ".parquet")
+
+
+def as_paths(given: Inputs) -> list[Path]:
+    """One path or several as a list, with `~` replaced; they need not exist."""
+    return [Path(path).expanduser() for path in ([given] if isinstance(given, str | PathLike) else given)]
+
+
+def existing(images: Inputs) -> list[Path]:
+    """As `as_paths`; raises ValueError if there are none, or one is missing."""
+    given = as_paths(images)
+    files = [stack[0] if (stack := stack_of(path)) else path for path in given]
+    missing = [path for path, file in zip(given, files, strict=True) if not file.exists()]
+    if missing or not given:
+        what = f"file or folder {missing[0]}" if missing else "images"
+        raise ValueError(f"no {what}; give images, a folder, a list or a table of images")
+    return given
 
 
 def target_of(
