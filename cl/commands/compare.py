@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from cl.commands.embed import embed
+from cl.commands.evaluate import across_values
 from cl.commands.inputs import labelled
 from cl.commands.inputs.feature_files import Features
 from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels, opened_table
-from cl.commands.jobs.by_value import across as across_values
 from cl.commands.paths import File, Inputs, target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened, remarks
@@ -87,23 +87,21 @@ def compare(
     target = target_of(to, a, b, train, val, labels)
     (pair, names), say = _pair(a, b, resize, crop), progress("compare").say
     say(*_remarks(pair, names))
-    width, others = pair[0].width, {"--across": across} if across else {}
-    table = opened_table(labels, columns, separator, others)
+    table = opened_table(labels, columns, separator, {"--across": across} if across else {})
     bank, queries, copies = labelled.read(
         train,
         val,
         partial(_side_by_side, pair, names),
+        [encoder.width for encoder in pair],
         labels=table,
         holdout=holdout,
         ungrouped=ungrouped,
-        by_encoder=lambda rows: np.split(rows, [width], axis=1),
         say=say,
     )
-    x, y = (np.split(images.features, [width], axis=1) for images in (bank, queries))
-    for name, rows in zip(names, x, strict=True):
+    for name, rows in zip(names, bank.features, strict=True):
         check_different(torch.from_numpy(rows), name)
-    scores = correctness((x[0], x[1]), bank.labels, (y[0], y[1]), queries.labels, k=k)
-    by_value = [*_across(across, table, bank, queries, width, k)] if across and table else []
+    scores = correctness(tuple(bank.features), bank.labels, tuple(queries.features), queries.labels, k=k)
+    by_value = [*_across(across, table, bank, queries, k)] if across and table else []
     comparison = EncoderComparison(
         judge(scores, queries.together),
         train_images=len(bank),
@@ -144,10 +142,10 @@ def _remarks(pair: list[Encoder], names: list[str]) -> Iterator[str]:
 
 
 def _across(
-    name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, width: int, k: int
+    name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, k: int
 ) -> Iterator[MeasureDifference]:
     """The measures of `across`, paired; those of the worst of V values leave out TAIL / V at each end."""
-    for measure, right, at, values in across_values(name, table, bank, queries, [width], k):
+    for measure, right, at, values in across_values(name, table, bank, queries, k):
         yield judge({measure: 100 * right[at]}, queries.together[at], tail=TAIL / values).overall
 
 

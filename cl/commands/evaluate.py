@@ -1,7 +1,7 @@
 """evaluate: how well an encoder's features separate labelled images."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -14,13 +14,11 @@ from cl.commands.embed import embed
 from cl.commands.inputs import labelled
 from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels, opened_table
-from cl.commands.jobs.by_value import across as across_values
-from cl.commands.jobs.by_value import cells
 from cl.commands.paths import File, Inputs, target_of
 from cl.console.command import progress
 from cl.encoders.encoder import Encoder, opened, remarks
 from cl.features.extraction import PIXELS, Pixels
-from cl.features.scores import checked, correct_by, knn_correct
+from cl.features.scores import checked, correct_by, correct_in_parts, knn_correct
 from cl.runtime.metric_info import LEVEL
 from cl.runtime.tables import columns_of, write_table
 from cl.statistics import independent, interval
@@ -127,7 +125,7 @@ def evaluate(
         train,
         val,
         partial(embed, encoder=both),
-        by_encoder=lambda rows: [rows[:, : loaded.width]],
+        [loaded.width],
         labels=table,
         holdout=holdout,
         ungrouped=ungrouped,
@@ -135,12 +133,9 @@ def evaluate(
     )
     if copies:
         say(f"left out validation images that are also training images: {copies}")
-    bank, known_pixels = _apart(bank, loaded.width)
-    queries, asked_pixels = _apart(queries, loaded.width)
-    knn, linear, majority = correct_by(
-        bank.features, bank.labels, queries.features, queries.labels, k=k
-    ).values()
-    raw = knn_correct(*checked(known_pixels, bank.labels, asked_pixels, queries.labels), k=k).numpy()
+    x, y = bank.features[0], queries.features[0]
+    knn, linear, majority = correct_by(x, bank.labels, y, queries.labels, k=k).values()
+    raw = knn_correct(*checked(bank.pixels, bank.labels, queries.pixels, queries.labels), k=k).numpy()
     named = {f"kNN, k = {k}": knn, "logistic regression": linear, "kNN, raw pixels": raw.astype(float)}
     named["most frequent class"] = majority
     measures = [_accuracy(name, right, queries.together) for name, right in named.items()]
@@ -148,17 +143,13 @@ def evaluate(
     if table and predict:
         measures += _predicted(predict, table, bank, queries, k, say)
     if table and across:
-        measures += _across(across, table, bank, queries, k)
+        for measure, right, at, values in across_values(across, table, bank, queries, k):
+            level = 1 - (1 - LEVEL) / values  # Bonferroni
+            measures.append(_accuracy(measure, right[at, 0], queries.together[at], level))
     if target:
         write_table(target, columns_of(Accuracy, measures))
     counts = len(bank), len(queries), len({*bank.labels, *queries.labels})
     return Evaluation(of_knn, of_linear, of_pixels, of_majority, *counts, measures)
-
-
-def _apart(images: LabelledImages, width: int) -> tuple[LabelledImages, np.ndarray]:
-    """The images with the encoder's features alone, and their pixels."""
-    features, pixels = np.split(images.features, [width], axis=1)
-    return replace(images, features=features), pixels
 
 
 def _accuracy(measure: str, right: np.ndarray, together: np.ndarray, level: float = LEVEL) -> Accuracy:
@@ -175,19 +166,64 @@ def _predicted(
     say: Callable[..., object],
 ) -> Iterator[Accuracy]:
     """How often the value of a column is found from the features, of the images that have one."""
-    known, truth = cells(table, "--predict", name, bank, queries)
+    known, truth = _cells(table, "--predict", name, bank, queries)
     train, val = known != "", truth != ""
     if unknown := int((~np.isin(truth[val], known)).sum()):
         say(f"--predict {name}: images of values without a training image, which count as errors: {unknown}")
-    sides = bank.features[train], known[train], queries.features[val], truth[val]
+    sides = bank.features[0][train], known[train], queries.features[0][val], truth[val]
     for measure, right in correct_by(*sides, k=min(k, int(train.sum()))).items():
         yield _accuracy(f"{name}: {measure}", right, queries.together[val])
 
 
-def _across(
+def _cells(
+    table: Labels, option: str, name: str, bank: LabelledImages, queries: LabelledImages
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) and (M,): what the column that the option names says about training and validation images."""
+    known, values = (table.cells(option, images.names, images.files) for images in (bank, queries))
+    if not any(values):
+        raise ValueError(f"{option} {name}: the validation images have none; choose another column")
+    if len({*known} - {""}) < 2:
+        raise ValueError(
+            f"{option} {name}: the training images have fewer than two values; choose another column"
+        )
+    return known, values
+
+
+def across_values(
     name: str, table: Labels, bank: LabelledImages, queries: LabelledImages, k: int
-) -> Iterator[Accuracy]:
-    """The measures of `across`; the worst of V values has the level 1 - (1 - LEVEL) / V (Bonferroni)."""
-    for measure, right, at, values in across_values(name, table, bank, queries, [], k):
-        level = 1 - (1 - LEVEL) / values
-        yield _accuracy(measure, right[at, 0], queries.together[at], level)
+) -> Iterator[tuple[str, np.ndarray, np.ndarray, int]]:
+    """Whose class kNN and logistic regression find from training images of other values of a column.
+
+    By E encoders. The worst value has the lowest mean over images and encoders. Images of a class that no
+    other value has in training do not count.
+
+    Yields:
+        The measure; whether each encoder is right (M, E); which images count (M,), of all values or of the
+        worst; of how many values it is the worst, or 1 for all images.
+    """
+    known, values = _cells(table, "--across", name, bank, queries)
+    parts, shared = [], np.zeros(len(values), bool)
+    for value in np.unique(values):
+        train, val = known != value, values == value
+        if len({*bank.labels[train]}) < 2:
+            raise ValueError(
+                f"--across {name}: without {value or 'empty cells'}, the training images have fewer than two "
+                "classes; choose another column"
+            )
+        parts.append((train, val))
+        shared[val] = np.isin(queries.labels[val], bank.labels[train])
+    if not shared.any():
+        raise ValueError(
+            f"--across {name}: no validation image has a class of other values; choose another column"
+        )
+    found = [
+        correct_in_parts(x, bank.labels, y, queries.labels, parts, k=k)
+        for x, y in zip(bank.features, queries.features, strict=True)
+    ]
+    of_values = [val & shared for _, val in parts if shared[val].any()]
+    for measure in ("kNN", "logistic regression"):
+        right = np.stack([each[measure] for each in found], 1)
+        yield f"across {name}: {measure}", right, shared, 1
+        of_worst = min(of_values, key=lambda counts: right[counts].mean())
+        title = f"worst {name} ({values[of_worst][0] or 'none'}): {measure}"
+        yield title, right, of_worst, len(of_values)

@@ -10,9 +10,9 @@ import torch
 
 import cl
 from cl.commands import compare
+from cl.commands.evaluate import across_values
 from cl.commands.inputs.labelled import LabelledImages
 from cl.commands.inputs.labels import Labels
-from cl.commands.jobs.by_value import across
 from cl.features.correctness import correctness
 from cl.runtime.tables import write_csv
 from cl.runtime.tensor_files import save_tensors
@@ -128,11 +128,12 @@ def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_pa
     features = np.random.default_rng(0).normal(size=(120, 4)).astype(np.float32)
     features[:, 0] += labels == "wren"
     unknown = np.full(120, ""), np.zeros((120, 2), np.uint64), np.arange(120)
-    images = LabelledImages(names, [tmp_path / name for name in names], features, labels, *unknown)
+    files, both = [tmp_path / name for name in names], [features[:, :2], features[:, 2:]]
+    images = LabelledImages(names, files, both, features[:, 4:], labels, *unknown)
     table = Labels(tmp_path / "labels.csv", others={"--across": "site"})
     bank, queries = images.at(np.arange(60)), images.at(np.arange(60, 120))
-    worst = [*compare._across("site", table, bank, queries, 2, 3)][1]
-    (_, right, *_), (measure, _, at, _), *_ = across("site", table, bank, queries, [2], 3)
+    worst = [*compare._across("site", table, bank, queries, 3)][1]
+    (_, right, *_), (measure, _, at, _), *_ = across_values("site", table, bank, queries, 3)
     sites = np.array([row[2] for row in rows[60:]])
     means = {site: right[sites == site].mean() for site in sites}
     assert worst.measure == measure == f"worst site ({min(means, key=means.__getitem__)}): kNN"
@@ -143,18 +144,18 @@ def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_pa
     assert corrected.low < uncorrected.low
     for part in (bank, queries):
         part.labels[sites == "s1"] = "owl"
-    (*_, counts, _), (*_, values), *_ = across("site", table, bank, queries, [2], 3)
+    (*_, counts, _), (*_, values), *_ = across_values("site", table, bank, queries, 3)
     np.testing.assert_array_equal(counts, sites != "s1", "no other site has owls")
     assert values == 3
     for part in (bank, queries):
         part.labels[np.flatnonzero(sites == "s1")[0]] = "wren"
-    (*_, counts, _), (worst, _, of_worst, values), *_ = across("site", table, bank, queries, [2], 3)
+    (*_, counts, _), (worst, _, of_worst, values), *_ = across_values("site", table, bank, queries, 3)
     assert counts.sum() == 46 and values == 4
     assert "(s1)" not in worst or of_worst.sum() == 1
     for part in (bank, queries):
         part.labels[:] = sites
     with pytest.raises(ValueError, match="--across site: no validation image has a class of"):
-        next(across("site", table, bank, queries, [2], 3))
+        next(across_values("site", table, bank, queries, 3))
 
 
 def test_the_command_ends_in_a_sentence_and_answers_mistakes(data, project, tmp_path) -> None:

@@ -1,9 +1,8 @@
 """Labelled images with their features, and their division into training and validation images."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,8 @@ class LabelledImages:
 
     names: list[str]  # as `cl embed` gives them
     files: list[Path]
-    features: np.ndarray  # (N, D)
+    features: list[np.ndarray]  # (N, D) by each encoder
+    pixels: np.ndarray  # (N, P), further columns
     labels: np.ndarray  # (N,)
     groups: np.ndarray  # (N,), "" for an image without a group
     digests: np.ndarray  # (N, 2), hashes of the files
@@ -35,32 +35,34 @@ class LabelledImages:
 
     def at(self, chosen: np.ndarray) -> "LabelledImages":
         """The images at these positions, or where a mask is true."""
-        positions = np.arange(len(self))[chosen]
-        chosen_of: Any = (
-            x[positions] if isinstance(x, np.ndarray) else [x[i] for i in positions]
-            for x in vars(self).values()
+        rows = np.arange(len(self))[chosen]
+        arrays = self.pixels, self.labels, self.groups, self.digests, self.together
+        return LabelledImages(
+            [self.names[row] for row in rows],
+            [self.files[row] for row in rows],
+            [features[rows] for features in self.features],
+            *(array[rows] for array in arrays),
         )
-        return LabelledImages(*chosen_of)
 
 
 def read(
     train: Inputs,
     val: Inputs | None,
     embedded: Callable[[list[Path]], Features | None],
+    widths: Sequence[int],
     *,
     labels: Labels | None,
     holdout: float,
     ungrouped: bool,
     say: Callable[..., object],
-    by_encoder: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> tuple[LabelledImages, LabelledImages, int]:
     """The labelled training and validation images; how many of `val` were left out as copies of the former.
 
     Args:
         train, val: files, folders, lists and tables; without `val`, the share `holdout` of `train`.
-        embedded: gives the features of some of these.
+        embedded: gives the features of some of these by each encoder, side by side, and further columns.
+        widths: the number of features of each encoder.
         labels: a table of labels; by default they are in the given tables, or are names of folders.
-        by_encoder: features (N, D) to those of each encoder, by which bursts are found.
         say: is told which images and which rows of the table are left out, and which classes cannot be found.
 
     Raises:
@@ -72,10 +74,11 @@ def read(
     for images in (train, val):
         for given in filter(is_folder, [] if labels or images is None else existing(images)):
             check_classes(given, "give for example --train {} --val {}")
-    sides = [_labelled(images, labels, embedded, say) for images in (train, val) if images is not None]
-    sides, remarks = _together(sides, by_encoder, ungrouped=ungrouped)
-    say(*remarks)
-    bank, queries = sides if len(sides) > 1 else _split(sides[0], holdout)
+    sides = [train] if val is None else [train, val]
+    images, is_val = _labelled(sides, labels, embedded, widths, say, ungrouped=ungrouped)
+    if val is None:
+        is_val = _held_out(images, holdout)
+    bank, queries = images.at(~is_val), images.at(is_val)
     say(*(labels.remarks() if labels else []))
     if len({*bank.labels}) == 1:
         raise ValueError(
@@ -109,59 +112,51 @@ def _remarks(bank: LabelledImages, queries: LabelledImages) -> Iterator[str]:
 
 
 def _labelled(
-    images: Inputs,
+    sides: list[Inputs],
     table: Labels | None,
     embedded: Callable[[list[Path]], Features | None],
+    widths: Sequence[int],
     say: Callable[..., object],
-) -> LabelledImages:
-    """The images of inputs that have a label; at least one."""
-    inputs = existing(images)
-    names, files, features, known = [], [], [], []
-    for given in with_one_root(inputs):
-        part, root = embedded(given), root_of(given)
-        assert part is not None
-        names += part.names
-        files += [root / name for name in part.names]
-        features.append(part.features)
-        own = table or labels_in(given[0], say)
-        known += classes(given[0], part.names, own)
-        say(*(own.ignored() if own and not table else []))
-    labels, groups = np.array(known, str).reshape(-1, 2).T
-    labelled = labels != ""
-    if not labelled.any():
-        these = f"{counted(len(known), 'images')} in {', '.join(map(str, inputs))}"
-        if table:
-            raise table.none_of(these)
-        raise ValueError(
-            f"none of the {these} has a label; put the images of each class into a folder, or give a table "
-            "with the columns path and label"
-        )
-    if unlabelled := int((~labelled).sum()):
-        say(f"left out {counted(unlabelled, 'images')} without a label")
-    unknown = np.zeros((len(names), 2), np.uint64), np.arange(len(names))
-    found = LabelledImages(names, files, np.concatenate(features), labels, groups, *unknown).at(labelled)
-    return replace(found, digests=digests(found.files))
-
-
-def _together(
-    sides: Sequence[LabelledImages],
-    by_encoder: Callable[[np.ndarray], Sequence[np.ndarray]],
     *,
     ungrouped: bool,
-) -> tuple[list[LabelledImages], list[str]]:
-    """The sides, with equal numbers for images that belong together; remarks. Given groups replace bursts."""
-    groups, of_files, labels, rows = (
-        np.concatenate([getattr(side, name) for side in sides])
-        for name in ("groups", "digests", "labels", "features")
-    )
-    files = [file for side in sides for file in side.files]
-    together, remarks = held_together(groups, of_files, [] if ungrouped else by_encoder(rows), files, labels)
-    parts = np.split(together, np.cumsum([len(side) for side in sides])[:-1])
-    return [replace(side, together=part) for side, part in zip(sides, parts, strict=True)], remarks
+) -> tuple[LabelledImages, np.ndarray]:
+    """The images with a label of each side, at least one; (N,), whether they are of the last side."""
+    names, files, features, known, first = [], [], [], [], 0
+    for images in sides:
+        inputs, first, total = existing(images), len(known), 0
+        for given in with_one_root(inputs):
+            part, root = embedded(given), root_of(given)
+            assert part is not None
+            own = table or labels_in(given[0], say)
+            of_part = classes(given[0], part.names, own)
+            say(*(own.ignored() if own and not table else []))
+            rows = [row for row, (label, _) in enumerate(of_part) if label]
+            names += [part.names[row] for row in rows]
+            files += [root / part.names[row] for row in rows]
+            known += [of_part[row] for row in rows]
+            features.append(part.features[rows])
+            total += len(of_part)
+        if len(known) == first:
+            these = f"{counted(total, 'images')} in {', '.join(map(str, inputs))}"
+            if table:
+                raise table.none_of(these)
+            raise ValueError(
+                f"none of the {these} has a label; put the images of each class into a folder, or give a "
+                "table with the columns path and label"
+            )
+        if unlabelled := first + total - len(known):
+            say(f"left out {counted(unlabelled, 'images')} without a label")
+    labels, groups = np.array(known).T
+    *by_encoder, pixels = np.split(np.concatenate(features), np.cumsum(widths), axis=1)
+    of_files = digests(files)
+    together, remarks = held_together(groups, of_files, [] if ungrouped else by_encoder, files, labels)
+    say(*remarks)
+    found = LabelledImages(names, files, by_encoder, pixels, labels, groups, of_files, together)
+    return found, np.arange(len(found)) >= first
 
 
-def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, LabelledImages]:
-    """Training images and held-out ones, by a hash of names or groups; what belongs together stays together.
+def _held_out(images: LabelledImages, share: float) -> np.ndarray:
+    """(N,): whether images are held out, by a hash of names or groups; what belongs together stays together.
 
     Each class keeps for training what would be held out last.
     """
@@ -178,4 +173,4 @@ def _split(images: LabelledImages, share: float) -> tuple[LabelledImages, Labell
             f"{(~held).sum()} training and {held.sum()} validation images, expected at least one of each; "
             "give other images with val"
         )
-    return images.at(~held), images.at(held)
+    return held
