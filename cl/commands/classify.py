@@ -247,7 +247,7 @@ def _quality(trained: Trained, labels: Targets) -> Quality:
         by_class = heads.average_precisions(trained.calibrated, targets)
         mean_precision = float(by_class.mean())
     else:
-        right = targets[np.arange(len(targets)), trained.calibrated.argmax(1)].astype(float)
+        right = heads.percent_right(trained.calibrated, targets) / 100
         accuracy = 100 * float(right.mean())
         number = independent(right, groups)
         within = interval(accuracy, number / inflation(len(trained.folds)))

@@ -138,7 +138,8 @@ def finetune(
     )
     augment = v2.Compose([v2.RandomResizedCrop(encoder.transform.crop, AREA), v2.RandomHorizontalFlip()])
     truth, order = torch.from_numpy(targets).float(), torch.empty(0, dtype=torch.long)
-    loss_of = _binary_cross_entropy if head.multilabel else F.cross_entropy
+    # As `heads.log_losses`, summed over labels.
+    loss_of = F.binary_cross_entropy_with_logits if head.multilabel else F.cross_entropy
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         for _ in range(steps):
@@ -149,7 +150,7 @@ def finetune(
             views = encoder.transform.normalise(views).contiguous(memory_format=torch.channels_last)
             logits = F.linear(F.normalize(network(views)), weights, bias)
             optimizer.zero_grad()
-            loss_of(logits, truth[rows].to(device)).backward()
+            (loss_of(logits, truth[rows].to(device), reduction="sum") / BATCH).backward()
             optimizer.step()
             schedule.step()
             report(BATCH)
@@ -159,27 +160,15 @@ def finetune(
     return tuned, Head(trained, offset, 1.0, head.multilabel)
 
 
-def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean over images of the sum over labels, as `heads.log_losses`."""
-    return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
-
-
 def _compared(labels: Targets, frozen: np.ndarray, tuned: np.ndarray) -> FinetuningComparison:
     """Both from logits (N, C) of held-out images."""
-    losses = [
-        heads.log_losses(each, labels.targets, multilabel=labels.multilabel) for each in (frozen, tuned)
-    ]
+    targets, multilabel = labels.targets, labels.multilabel
+    before, after = (heads.log_losses(each, targets, multilabel=multilabel) for each in (frozen, tuned))
     groups = np.unique(separated(labels.groups, len(frozen)), return_inverse=True)[1]
-    difference = losses[0] - losses[1]
+    difference = before - after
     sums = np.bincount(groups, difference - difference.mean())
     count = len(sums)
     error = float(np.sqrt((sums**2).sum() * count / (count - 1))) / len(frozen)
-    accuracy = [_accuracy(each, labels.targets, multilabel=labels.multilabel) for each in (frozen, tuned)]
-    log_loss = float(losses[0].mean()), float(losses[1].mean())
-    return FinetuningComparison(log_loss, (accuracy[0], accuracy[1]), error, labels.multilabel)
-
-
-def _accuracy(logits: np.ndarray, targets: np.ndarray, *, multilabel: bool) -> float:
-    if multilabel:
-        return float(heads.average_precisions(logits, targets).mean())
-    return 100 * float(targets[np.arange(len(targets)), logits.argmax(1)].mean())
+    measure = heads.average_precisions if multilabel else heads.percent_right
+    accuracy = float(measure(frozen, targets).mean()), float(measure(tuned, targets).mean())
+    return FinetuningComparison((float(before.mean()), float(after.mean())), accuracy, error, multilabel)

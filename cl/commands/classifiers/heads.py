@@ -250,7 +250,7 @@ def calibration_error(
         confidence, right = probabilities.ravel(), targets.ravel()
     else:
         confidence = probabilities.max(1)
-        right = targets[np.arange(len(targets)), probabilities.argmax(1)]
+        right = percent_right(probabilities, targets) > 0
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.bincount(bins, confidence - right, BINS)
     inflation = len(targets) / independent if independent else 1.0
@@ -272,6 +272,11 @@ def largest_calibration_error(error: float, right: np.ndarray, independent: floa
     if not independent:
         return 100.0
     return min(100.0, error + 100 * (ONE_SIDED * float(right.std()) / independent**0.5 + 3 / independent))
+
+
+def percent_right(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """(N,): 100 for an image that has the class of its largest score (N, C), else 0."""
+    return 100.0 * targets[np.arange(len(targets)), scores.argmax(1)]
 
 
 def average_precisions(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
