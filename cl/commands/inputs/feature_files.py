@@ -40,15 +40,13 @@ class Parquet:
     def __init__(self, path: Path, shape: tuple[int, ...], notes: dict[str, str]) -> None:
         self.paths = [path]
         columns = [("name", pa.string()), ("features", pa.list_(pa.float32(), math.prod(shape)))]
-        self._schema = pa.schema(columns, metadata=notes)
-        self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False, write_page_checksum=True)
+        schema = pa.schema(columns, metadata=notes)
+        self._writer = pq.ParquetWriter(path, schema, use_dictionary=False, write_page_checksum=True)
+        self.close = self._writer.close
 
     def append(self, names: list[str], features: np.ndarray) -> None:
         lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features[0].size)
-        self._writer.write_table(pa.table([pa.array(names), lists], schema=self._schema))
-
-    def close(self) -> None:
-        self._writer.close()
+        self._writer.write_table(pa.table([pa.array(names), lists], schema=self._writer.schema))
 
     @staticmethod
     def read(path: Path) -> Features:
@@ -115,13 +113,11 @@ class Csv:
         columns = [("name", pa.string()), *((str(column), pa.float32()) for column in range(*shape))]
         self._schema = pa.schema(columns)
         self._writer = csv.CSVWriter(path, self._schema)
+        self.close = self._writer.close
 
     def append(self, names: list[str], features: np.ndarray) -> None:
         columns = [pa.array(names), *map(pa.array, features.T)]
         self._writer.write_table(pa.table(columns, schema=self._schema))
-
-    def close(self) -> None:
-        self._writer.close()
 
     @staticmethod
     def read(path: Path) -> Features:
