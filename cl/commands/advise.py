@@ -11,7 +11,6 @@ from cl.commands.inputs import sample
 from cl.commands.inputs.held_together import digests, held_together
 from cl.commands.inputs.labels import opened_table
 from cl.commands.inputs.sample import Sample
-from cl.commands.jobs import columns as table_columns
 from cl.commands.jobs import near_duplicates, starts, trial
 from cl.commands.jobs.starts import Start
 from cl.commands.outputs.advice import FEW, HOLDOUT, Advice, Tried, advice, for_training, labels_of
@@ -75,7 +74,7 @@ def advise(
     pixels = measured[-1]
     pairs = near_duplicates.find(pixels.features, images.files, pixels.encoder, show.count)[1]
     remarks.append(f"near copies of others: {counted(len(np.unique(pairs.positions)), 'images')}")
-    hints, useful = table_columns.useful(table, images, together, measured[0])
+    hints, useful = starts.useful_columns(table, images, together, measured[0])
     remarks += [*(table.remarks() if table else []), *hints]
     trials = []
     if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:

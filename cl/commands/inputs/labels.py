@@ -59,8 +59,7 @@ class Labels:
                 "columns of a class each with --column label=cat,dog"
             )
         self._about, self._columns, self._separator = content.about, columns or {}, separator
-        self.file, self.has_groups = file, any(row.group for row in content.rows)
-        self.unread = content.unread  # names of columns
+        self.file, self.unread = file, content.unread  # names of columns
         self._rows: dict[str, LabelsAndGroup] = {}
         self._others: dict[str, dict[str, str]] = {}
         self._places: dict[str, str] = {}

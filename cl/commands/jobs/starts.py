@@ -1,4 +1,4 @@
-"""The encoders that are at hand, and how well their features tell images apart."""
+"""The encoders that are at hand, how well their features tell images apart, and useful columns of a table."""
 
 import copy
 import time
@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from cl.commands.classifiers.heads import Fold, folds_of
+from cl.commands.classifiers.heads import FOLDS, Fold, folds_of
 from cl.commands.defaults import ENCODER
 from cl.commands.embed import embed
+from cl.commands.inputs.labels import Labels
+from cl.commands.inputs.sample import Sample
 from cl.commands.jobs import trial
 from cl.commands.paths import File
 from cl.data.transform import Transform
@@ -24,13 +26,15 @@ from cl.encoders.published import downloaded
 from cl.features.extraction import PIXELS as SIDE
 from cl.features.extraction import Pixels
 from cl.features.knn import nearest_in_array
-from cl.features.scores import correct_in_parts
+from cl.features.scores import correct_in_parts, nearest_agrees
+from cl.images.table import column_of
 from cl.networks.backbones import Backbone
 from cl.statistics import Interval, independent, inflation, interval
 
 PIXELS = "raw pixels"  # the name of an encoder that nobody trained
 MOST = 4  # downloaded encoders that are measured
 K, NEIGHBOURS = 20, 10  # that vote; that an image and a part of it should share
+FEW_VALUES = 10  # of a column that may say where or how images were taken
 PART = (0.5, 1.0)  # of the image's area
 Measures = dict[str, tuple[float, Interval | None]]  # percentages with 95 % intervals
 
@@ -141,3 +145,74 @@ def by_neighbours(start: Start, images: Sequence[np.ndarray]) -> Measures:
     ]
     shared = (near[0][:, :, None] == near[1][:, None]).any(2).mean()
     return {"same neighbours for a part": (100 * float(shared), None)}
+
+
+def useful_columns(
+    table: Labels | None, images: Sample, together: np.ndarray, start: Start
+) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Sentences about useful columns of the table besides path, label and split; their cells by image."""
+    names, files = [*images.listed], [images.folder / name for name in images.listed]
+    hints, found = [], {}
+    for name in dict.fromkeys([*table.unread, "group"]) if table else ():
+        if name == "group":
+            cells = [group for _, group in images.listed.values()]
+        elif column_of(name) == "split":
+            continue
+        else:
+            try:
+                cells = table.with_column(name).cells(name, names, files).tolist()
+            except ValueError:  # captions with line breaks, or two columns of a name
+                continue
+        known = dict(zip(names, cells, strict=True))
+        of_files = np.array([known[str(file.relative_to(images.folder))] for file in images.files])
+        if hint := suggestion(name, of_files, images.labels, together, start):
+            hints.append(hint)
+            found[name] = known
+    return hints, found
+
+
+def suggestion(
+    name: str, cells: np.ndarray, labels: np.ndarray, together: np.ndarray, start: Start
+) -> str | None:
+    """A sentence about a column that looks useful as `dataset.within` or `dataset.positive`.
+
+    Args:
+        cells, labels: (N,), "" for nothing; a column that follows from labels is of no use.
+        together: (N,), equal for images that are held out together.
+    """
+    known = cells != ""
+    values, codes = np.unique(cells[known], return_inverse=True)
+    if not 2 <= len(values) <= len(codes) / 2 or len({*zip(labels, cells, strict=True)}) == len({*labels}):
+        return None
+    use = _within if len(values) <= FEW_VALUES else _positive
+    found = use(start.features[known], codes, together[known])
+    return found and f"column {name}: {len(values)} values; {found}={name} may help"
+
+
+def _within(features: np.ndarray, codes: np.ndarray, together: np.ndarray) -> str | None:
+    """If logistic regression makes half as many errors as the most frequent value."""
+    try:
+        measures = by_labels(features, codes, together, folds(codes, together, FOLDS))
+    except ValueError:  # a value has one image or group
+        return None
+    percent, within = measures["logistic regression"]
+    chance = 100 * np.bincount(codes).max() / len(codes)
+    if percent - chance < 100 - percent:
+        return None
+    return (
+        f"features predict {percent:.0f} % {within or ''} of them, the most frequent is {chance:.0f} %; if "
+        "they say where or how images were taken, dataset.within"
+    )
+
+
+def _positive(features: np.ndarray, codes: np.ndarray, together: np.ndarray) -> str | None:
+    """If the nearest image has the same value more often than by chance."""
+    shared, right, chance = nearest_agrees(features, codes)
+    percent = 100 * right.mean()
+    within = interval(percent, independent(right.astype(float), together[shared]))
+    if within is None or within.low <= chance:
+        return None
+    return (
+        f"the nearest image has the same for {percent:.0f} % {within}, by chance {chance:.0f} %; if they are "
+        "objects or scenes, dataset.positive"
+    )

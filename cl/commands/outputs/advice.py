@@ -9,7 +9,6 @@ from typing import Literal
 from cl.commands.inputs.labels import NAMES, Labels
 from cl.commands.inputs.sample import Sample
 from cl.commands.jobs import trial
-from cl.commands.jobs.columns import Cells
 from cl.commands.jobs.starts import PIXELS, Start
 from cl.console.wording import counted, duration
 from cl.encoders.published import is_name
@@ -22,7 +21,7 @@ HOLDOUT = 0.3  # of the labelled images judges a run, unless the folder has val/
 TABLE = "for_training.csv"
 
 
-def labels_of(images: Sample, columns: Mapping[str, Cells]) -> dict[str, list[str]]:
+def labels_of(images: Sample, columns: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
     """The columns of a table of the images that have a label or group."""
     rows = [(name, *known) for name, known in images.listed.items() if any(known)]
     content = {column: [*cells] for column, cells in zip(NAMES, zip(*rows, strict=True), strict=True)}

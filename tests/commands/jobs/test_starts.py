@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import cl
-from cl.commands.jobs.columns import suggestion
-from cl.commands.jobs.starts import Start
+from cl.commands.jobs.starts import Start, suggestion
 from tests.support.resnets import save_encoder
 
 NUMBERS = np.arange(120)
