@@ -83,15 +83,24 @@ def classify(
     table, used = (Path(path).expanduser() if path else None for path in (labels, classifier))
     written = target_of(to, labels, images, features, classifier, encoder)
     saved = target_of(save, suffixes=(classification.FILE,), option="--save")
-    _check(table, used, saved)
-    beside = classification.encoder_beside(Path(save)) if finetune and save else None
-    tuned = target_of(beside, encoder, suffixes=(classification.FILE,), option="--save")
     if finetune and not (labels and images):
         raise ValueError("--finetune trains on --images with --labels; give both")
-    if bool(images) == bool(features):
+    if bool(labels) == bool(classifier) or bool(images) == bool(features):
         raise ValueError(
-            "give either --images (files, folders, lists, tables) or --features (a file of `cl embed`)"
+            "give either --labels (a table) or --classifier (a file of --save), and either --images (files, "
+            "folders, lists, tables) or --features (a file of `cl embed`)"
         )
+    if used and saved:
+        raise ValueError(f"--save {saved} needs --labels: --classifier {used} is saved already")
+    if saved and saved.exists():
+        try:
+            classifier_file.load(saved)
+        except ValueError as error:
+            raise ValueError(
+                f"--save {saved} would overwrite another file than a classifier; choose another path"
+            ) from error
+    beside = classification.encoder_beside(Path(save)) if finetune and save else None
+    tuned = target_of(beside, encoder, suffixes=(classification.FILE,), option="--save")
     known = classifier_file.load(used) if used else None
     labelled = opened_table(table, columns, separator)
     if features:
@@ -118,22 +127,6 @@ def classify(
     if written:
         classification.write(written, answer, every_class=every_class)
     return answer
-
-
-def _check(labels: Path | None, classifier: Path | None, save: Path | None) -> None:
-    if bool(labels) == bool(classifier):
-        raise ValueError(
-            "give either --labels (a table) to train a classifier or --classifier (a file of --save) to use"
-        )
-    if classifier and save:
-        raise ValueError(f"--save {save} needs --labels: --classifier {classifier} is saved already")
-    if save and save.exists():
-        try:
-            classifier_file.load(save)
-        except ValueError as error:
-            raise ValueError(
-                f"--save {save} would overwrite another file than a classifier; choose another path"
-            ) from error
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,9 @@ def duplicates(
         ValueError: a file is missing or damaged, or features came from another encoder or are not finite.
     """
     files, target = as_paths(features), target_of(to, features, encoder, suffixes=PAGE_OR_TABLE)
-    if len(files) not in (1, 2):
-        raise ValueError(
-            f"found {len(files)} files of features; give one, or those of training and validation"
-        )
-    if len({path.resolve() for path in files}) < len(files):
-        raise ValueError(f"found {files[0]} twice; give one file, or those of training and validation")
+    if len({path.resolve() for path in files}) < len(files) or len(files) not in (1, 2):
+        given = ", ".join(map(str, files)) or "no files"
+        raise ValueError(f"found {given}; give one file of features, or those of training and validation")
     parts = [matching.read(path) for path in files]
     show = progress("duplicates")
     matching.check_same_features(parts[0], parts[-1], (files[0], files[-1]), show.say)
