@@ -18,7 +18,7 @@ from cl.console.wording import counted
 from cl.encoders.published import check_file
 
 
-@click.group()
+@click.group(context_settings={"show_default": True})
 @click.version_option(package_name="cl")
 def main() -> None:
     """Use a trained image encoder: any file or name that `cl.load` takes.
@@ -93,9 +93,9 @@ labelled_options = _together(
         help="A table with the columns path and label, optionally group, instead of folders.",
     ),
     table_options,
-    click.option("--holdout", default=0.2, show_default=True, help="The share that is held out."),
+    click.option("--holdout", default=0.2, help="The share that is held out."),
     UNGROUPED,
-    click.option("--k", type=SIZE, default=20, show_default=True, help="Neighbours that vote."),
+    click.option("--k", type=SIZE, default=20, help="Neighbours that vote."),
 )
 ACROSS = click.option(
     "--across", metavar="COLUMN", help="Also classify the images of each value by those of others."
@@ -104,7 +104,6 @@ encoder_options = _together(
     click.option(
         "--encoder",
         default=ENCODER,
-        show_default=True,
         help="A checkpoint, or a name such as torchvision:resnet50 or timm:convnext_tiny.fb_in1k.",
     ),
     click.option(
@@ -137,7 +136,6 @@ size_options = _together(
     "--minutes",
     type=click.FloatRange(0, 1e6),
     default=3.0,
-    show_default=True,
     help="Of training, at most; 0: none.",
 )
 @click.option("--to", type=PATH, help="A table of the labels and groups, for training: .csv or .parquet.")
@@ -343,7 +341,7 @@ def export_command(format: str, **options: Any) -> None:
 @main.command("search", short_help="Find the images most similar to others.")
 @click.argument("features", type=PATH)
 @click.argument("queries", nargs=-1, required=True, type=click.Path())
-@click.option("--top", type=SIZE, default=MATCHES, show_default=True, help="Images per query.")
+@click.option("--top", type=SIZE, default=MATCHES, help="Images per query.")
 @encoder_options
 @PAGE
 @entry_point

@@ -8,7 +8,7 @@ import torch
 
 from cl.commands.classifiers import heads
 from cl.commands.inputs import sample
-from cl.commands.inputs.held_together import digests, held_together
+from cl.commands.inputs.held_together import digests, held_together, with_bursts
 from cl.commands.inputs.labels import opened_table
 from cl.commands.inputs.sample import Sample
 from cl.commands.jobs import near_duplicates, starts, trial
@@ -66,9 +66,11 @@ def advise(
     for start in measured:
         check_different(torch.from_numpy(start.features), start.title)
     features = [start.features for start in measured[:-1] or measured]  # pixels only if there is nothing else
-    together, remarks = held_together(
-        images.groups, digests(images.files), [] if ungrouped else features, images.files, images.labels
-    )
+    together, remarks = held_together(images.groups, digests(images.files))
+    if not ungrouped:
+        grouped = images.groups != ""
+        together, bursts = with_bursts(together, features, images.files, images.labels, grouped)
+        remarks += bursts
     judging, labelling = _measure(measured, images, together)
     measured.sort(key=lambda start: (start.name == starts.PIXELS, -start.score))
     pixels = measured[-1]

@@ -19,19 +19,12 @@ def digests(files: Sequence[Path]) -> np.ndarray:
     return as_array([digest_of(partial(content_of, file)) for file in files])
 
 
-def held_together(
-    names: np.ndarray,
-    of_files: np.ndarray,
-    features: Sequence[np.ndarray] = (),
-    files: Sequence[Path] = (),
-    labels: np.ndarray | None = None,
-) -> tuple[np.ndarray, list[str]]:
-    """A number for each image, equal if a group, a burst or equal files connect them; remarks.
+def held_together(names: np.ndarray, of_files: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """A number (N,) for each image, equal if a group or equal files connect them; remarks.
 
     Args:
         names: (N,) of the groups of the images, "" for an image without one.
         of_files: (N, 2), `digests` of their files; one that is missing, as beside features, has no copy.
-        features, files, labels: as `with_bursts` takes them; without features, bursts are not looked for.
     """
     of_groups = as_array([digest(name.encode()) if name else UNREAD for name in names])
     pairs = [copies(each) for each in (of_groups, of_files)]
@@ -40,12 +33,7 @@ def held_together(
         "files not read, so copies are not held out together": int((~of_files.any(1)).sum()),
     }
     remarks = [f"{what}: {counted(number, 'images')}" for what, number in of_images.items() if number]
-    together = groups(len(names), np.concatenate(pairs))
-    if not features:
-        return together, remarks
-    assert labels is not None
-    together, bursts = with_bursts(together, features, files, labels, names != "")
-    return together, remarks + bursts
+    return groups(len(names), np.concatenate(pairs)), remarks
 
 
 def with_bursts(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from cl.commands.inputs.feature_files import Features
-from cl.commands.inputs.held_together import digests, held_together
+from cl.commands.inputs.held_together import digests, held_together, with_bursts
 from cl.commands.inputs.labels import Labels, check_classes, classes, labels_in
 from cl.commands.inputs.listing import is_folder, root_of, with_one_root
 from cl.commands.paths import Inputs, existing
@@ -149,8 +149,11 @@ def _labelled(
     labels, groups = np.array(known).T
     *by_encoder, pixels = np.split(np.concatenate(features), np.cumsum(widths), axis=1)
     of_files = digests(files)
-    together, remarks = held_together(groups, of_files, [] if ungrouped else by_encoder, files, labels)
+    together, remarks = held_together(groups, of_files)
     say(*remarks)
+    if not ungrouped:
+        together, remarks = with_bursts(together, by_encoder, files, labels, groups != "")
+        say(*remarks)
     found = LabelledImages(names, files, by_encoder, pixels, labels, groups, of_files, together)
     return found, np.arange(len(found)) >= first
 
