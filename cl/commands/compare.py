@@ -1,7 +1,7 @@
 """compare: whether one encoder is better than another on the same images."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -85,8 +85,8 @@ def compare(
             are also training images.
     """
     target = target_of(to, a, b, train, val, labels)
-    (pair, names), say = _pair(a, b, resize, crop), progress("compare").say
-    say(*_remarks(pair, names))
+    say = progress("compare").say
+    pair, names = _pair(a, b, resize, crop, say)
     table = opened_table(labels, columns, separator, {"--across": across} if across else {})
     bank, queries, copies = labelled.read(
         train,
@@ -116,29 +116,29 @@ def compare(
 
 
 def _pair(
-    a: File | Encoder, b: File | Encoder, resize: int | None, crop: int | None
+    a: File | Encoder,
+    b: File | Encoder,
+    resize: int | None,
+    crop: int | None,
+    say: Callable[..., object],
 ) -> tuple[list[Encoder], list[str]]:
-    """Both encoders with their sizes of images, and their names in messages."""
+    """Both encoders with their image sizes, and their names in messages; says what makes them doubtful."""
     pair = [copy.copy(opened(given)) for given in (a, b)]
     if (resize or crop) and all(encoder.records_size for encoder in pair):
         raise ValueError("the files of both encoders record a size of images; leave out --resize and --crop")
-    for encoder in pair:
-        if not encoder.records_size:
-            encoder.set_size(resize, crop)
-    return pair, [
+    names = [
         f"encoder {letter} ({given})" if isinstance(given, str | PathLike) else f"encoder {letter}"
         for given, letter in ((a, "A"), (b, "B"))
     ]
-
-
-def _remarks(pair: list[Encoder], names: list[str]) -> Iterator[str]:
-    """What makes a comparison of these encoders doubtful."""
     for encoder, name in zip(pair, names, strict=True):
-        yield from remarks(encoder, name)
-    a, b = (encoder.transform.crop for encoder in pair)
-    if a != b:
+        if not encoder.records_size:
+            encoder.set_size(resize, crop)
+        say(*remarks(encoder, name))
+    crops = [encoder.transform.crop for encoder in pair]
+    if crops[0] != crops[1]:
         choice = "" if all(encoder.records_size for encoder in pair) else " (--resize and --crop set them)"
-        yield f"crops have {a} px for A, {b} px for B{choice}, which may make a difference"
+        say(f"crops have {crops[0]} px for A, {crops[1]} px for B{choice}, which may make a difference")
+    return pair, names
 
 
 def _across(

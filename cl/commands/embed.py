@@ -2,7 +2,6 @@
 
 import copy
 import tempfile
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -113,14 +112,24 @@ def _load(
     else:
         name, loaded = "the encoder", copy.copy(opened(encoder))
         here = replace(here, device=next(encoder.parameters()).device)
-    _choose_size(loaded, resize, crop, shown)
+    loaded.set_size(resize, crop)
+    is_small = getattr(getattr(loaded.network, "conv1", None), "stride", None) == (1, 1)
+    built_for = getattr(loaded.config, "size", None) or (32 if is_small else 224)
+    used = loaded.transform.crop
+    if not loaded.records_size and (built_for < used or IMAGENET.crop == used < 0.75 * built_for):
+        shown.say(
+            f"the encoder was built for about {built_for} px, but gets crops of {used} px, because its file "
+            f"records no size: give that of its training, such as --resize {built_for} --crop {built_for}"
+        )
     check_size(name, loaded.network, loaded.transform.crop, "--crop", loaded.transform.channels)
     return loaded, here
 
 
 def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
     """List, compute, merge; the numbers of images with and without features, in the main process only."""
-    is_main, wait_for_all = is_main_process(), _barrier()
+    is_main, wait_for_all = is_main_process(), (lambda: None)
+    if ranks() > 1:  # without a deadline: listing and merging may take hours
+        wait_for_all = partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))
     embedded = unreadable = 0
     with exclusive(job.partial, job.target) if is_main else nullcontext():
         if is_main:
@@ -142,23 +151,3 @@ def _run(job: EmbeddingJob, here: Machine, shown: Progress) -> tuple[int, int]:
             unreadable = sum(reasons.values())
         wait_for_all()
     return embedded, unreadable
-
-
-def _choose_size(encoder: Encoder, resize: int | None, crop: int | None, shown: Progress) -> None:
-    """Set the image size if the encoder's file does not record it."""
-    encoder.set_size(resize, crop)
-    is_small = getattr(getattr(encoder.network, "conv1", None), "stride", None) == (1, 1)
-    built_for = getattr(encoder.config, "size", None) or (32 if is_small else 224)
-    used = encoder.transform.crop
-    if not encoder.records_size and (built_for < used or IMAGENET.crop == used < 0.75 * built_for):
-        shown.say(
-            f"the encoder was built for about {built_for} px, but gets crops of {used} px, because its file "
-            f"records no size: give that of its training, such as --resize {built_for} --crop {built_for}"
-        )
-
-
-def _barrier() -> Callable[[], None]:
-    """A function that waits for all processes, without a deadline: listing and merging may take hours."""
-    if ranks() == 1:
-        return lambda: None
-    return partial(dist.barrier, dist.new_group(backend="gloo", timeout=FOREVER))

@@ -36,13 +36,11 @@ class Head:
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """(N, C) float32 for features (N, D), which may be mapped from a file."""
-        result = np.empty((len(features), len(self.bias)), np.float32)
+        found = []
         for start in range(0, len(features), BLOCK):
             logits = self.logits(features[start : start + BLOCK])
-            result[start : start + BLOCK] = probabilities(
-                logits, self.temperature, multilabel=self.multilabel
-            )
-        return result
+            found.append(probabilities(logits, self.temperature, multilabel=self.multilabel))
+        return np.concatenate(found, dtype=np.float32)
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """(N, C), before the temperature."""

@@ -73,11 +73,9 @@ class DescribedImages:
 def find(
     features: np.ndarray, paths: Sequence[Path], encoder: Encoder, count: Count
 ) -> tuple[Calibration, Pairs]:
-    """Thresholds from made copies, and all pairs of copies, with N small versions in a temporary file.
+    """Thresholds from made copies, and all pairs of copies among N images with features (N, D) of any length.
 
-    Args:
-        features: (N, D) of any length per row.
-        paths: of the N images.
+    Small versions of the images are in temporary files.
     """
 
     def read(path: Path) -> np.ndarray:
