@@ -44,7 +44,7 @@ def measure(encoder, name, files, classes, features, labels, seed) -> None:  # t
     targets = np.eye(len(names), dtype=bool)[drawn.labels]
     trained = train(drawn.features[:, 1:], targets, names)
     began = time.perf_counter()
-    known = Targets([], names, targets, np.full(len(targets), -1), [])
+    known = Targets([], names, targets, np.full(len(targets), -1), np.zeros(len(targets), bool), [])
     compared, better = finetuned_if_better(
         encoder, chosen, drawn.features[:, 1:], known, trained.head, progress("classify")
     )

@@ -75,10 +75,10 @@ def read(
         for given in filter(is_folder, [] if labels or images is None else existing(images)):
             check_classes(given, "give for example --train {} --val {}")
     sides = [train] if val is None else [train, val]
-    images, is_val = _labelled(sides, labels, embedded, widths, say, ungrouped=ungrouped)
+    found, is_val = _labelled(sides, labels, embedded, widths, say, ungrouped=ungrouped)
     if val is None:
-        is_val = _held_out(images, holdout)
-    bank, queries = images.at(~is_val), images.at(is_val)
+        is_val = _held_out(found, holdout)
+    bank, queries = found.at(~is_val), found.at(is_val)
     say(*(labels.remarks() if labels else []))
     if len({*bank.labels}) == 1:
         raise ValueError(
@@ -121,7 +121,7 @@ def _labelled(
     ungrouped: bool,
 ) -> tuple[LabelledImages, np.ndarray]:
     """The images with a label of each side, at least one; (N,), whether they are of the last side."""
-    names, files, features, known, first = [], [], [], [], 0
+    names, files, features, known, first = [], [], [], list[tuple[str, str]](), 0
     for images in sides:
         inputs, first, total = existing(images), len(known), 0
         for given in with_one_root(inputs):

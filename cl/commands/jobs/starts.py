@@ -159,6 +159,7 @@ def useful_columns(
         elif column_of(name) == "split":
             continue
         else:
+            assert table
             try:
                 cells = table.with_column(name).cells(name, names, files).tolist()
             except ValueError:  # captions with line breaks, or two columns of a name
