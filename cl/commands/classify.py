@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -137,7 +137,7 @@ class _Source:
     root: Path
     notes: dict[str, str]  # identify the encoder and the transform
     width: int
-    features: Callable[..., Features | None]  # with an encoder, takes other options of `embed`
+    features: Callable[..., Features]  # with an encoder, takes other options of `embed`
     encoder: Encoder | None = None
 
 
@@ -168,7 +168,7 @@ def _from_images(
         resize, crop = trained.resize, trained.crop
     encoder.set_size(resize, crop)
     notes = matching.notes_of(encoder) | matching.origin_of(given, prefix)
-    embedded = partial(embed, inputs, encoder=encoder)
+    embedded = cast("Callable[..., Features]", partial(embed, inputs, encoder=encoder))
     return _Source(names, listing.root_of(inputs), notes, encoder.width, embedded, encoder)
 
 
@@ -182,7 +182,6 @@ def _classified(used: Classifier, file: Path, source: _Source) -> Classification
         progress("classify").say,
     )
     embedded = source.features()
-    assert embedded
     probabilities = used.head.probabilities(embedded.features)
     return likeliest(embedded.names, used.classes, probabilities, multilabel=used.head.multilabel)
 
@@ -196,7 +195,6 @@ def _trained(
     known = labels.labelled()
     heads.folds_of(known.targets, known.classes, known.groups)  # refuses before the images are embedded
     embedded = source.features()
-    assert embedded
     labels = labels.of(embedded.names)
     known, labelled = labels.labelled(), labels.targets.any(1)
     rows, files = embedded.features[labelled], [source.root / name for name in known.names]
@@ -216,7 +214,6 @@ def _trained(
         if tuned:
             better, trained = tuned
             embedded = source.features(encoder=better)
-            assert embedded
     probabilities = trained.head.probabilities(embedded.features)
     probabilities[labelled] = trained.calibrated
     answer = replace(

@@ -127,7 +127,7 @@ def test_the_interval_of_the_worst_of_several_sites_allows_for_the_choice(tmp_pa
     labels = np.array(["robin", "wren", "wren"])[np.arange(120) % 3]
     features = np.random.default_rng(0).normal(size=(120, 4)).astype(np.float32)
     features[:, 0] += labels == "wren"
-    unknown = np.full(120, ""), np.zeros((120, 2), np.uint64), np.arange(120)
+    unknown = np.full(120, ""), np.arange(120)
     files, both = [tmp_path / name for name in names], [features[:, :2], features[:, 2:]]
     images = LabelledImages(names, files, both, features[:, 4:], labels, *unknown)
     table = Labels(tmp_path / "labels.csv", others={"--across": "site"})

@@ -27,7 +27,6 @@ class LabelledImages:
     pixels: np.ndarray  # (N, P), further columns
     labels: np.ndarray  # (N,)
     groups: np.ndarray  # (N,), "" for an image without a group
-    digests: np.ndarray  # (N, 2), hashes of the files
     together: np.ndarray  # (N,), equal numbers for images of a group or burst, and for copies
 
     def __len__(self) -> int:
@@ -36,7 +35,7 @@ class LabelledImages:
     def at(self, chosen: np.ndarray) -> "LabelledImages":
         """The images at these positions, or where a mask is true."""
         rows = np.arange(len(self))[chosen]
-        arrays = self.pixels, self.labels, self.groups, self.digests, self.together
+        arrays = self.pixels, self.labels, self.groups, self.together
         return LabelledImages(
             [self.names[row] for row in rows],
             [self.files[row] for row in rows],
@@ -75,25 +74,22 @@ def read(
         for given in filter(is_folder, [] if labels or images is None else existing(images)):
             check_classes(given, "give for example --train {} --val {}")
     sides = [train] if val is None else [train, val]
-    found, is_val = _labelled(sides, labels, embedded, widths, say, ungrouped=ungrouped)
+    found, is_val, is_copy = _labelled(sides, labels, embedded, widths, say, ungrouped=ungrouped)
     if val is None:
         is_val = _held_out(found, holdout)
-    bank, queries = found.at(~is_val), found.at(is_val)
+    bank, queries = found.at(~is_val), found.at(is_val & ~is_copy)
     say(*(labels.remarks() if labels else []))
     if len({*bank.labels}) == 1:
         raise ValueError(
             f"all training images are of the class {str(bank.labels[0])!r}, expected at least two classes; "
             "give others too"
         )
-    copy, original = copies(np.concatenate([bank.digests, queries.digests])).T
-    of_training = copy[original < len(bank)] - len(bank)  # negative: a copy within training
-    new = queries.at(~np.isin(np.arange(len(queries)), of_training))
-    if not len(new):
+    if not len(queries):
         raise ValueError(
-            f"all validation images ({len(queries)}) are also training images; give others with val"
+            f"all validation images ({is_val.sum()}) are also training images; give others with val"
         )
-    say(*_remarks(bank, new))
-    return bank, new, len(queries) - len(new)
+    say(*_remarks(bank, queries))
+    return bank, queries, int(is_copy.sum())
 
 
 def _remarks(bank: LabelledImages, queries: LabelledImages) -> Iterator[str]:
@@ -119,8 +115,8 @@ def _labelled(
     say: Callable[..., object],
     *,
     ungrouped: bool,
-) -> tuple[LabelledImages, np.ndarray]:
-    """The images with a label of each side, at least one; (N,), whether they are of the last side."""
+) -> tuple[LabelledImages, np.ndarray, np.ndarray]:
+    """The labelled images of each side, at least one; which are of the last side, and copies of the first."""
     names, files, features, known, first = [], [], [], list[tuple[str, str]](), 0
     for images in sides:
         inputs, first, total = existing(images), len(known), 0
@@ -154,8 +150,11 @@ def _labelled(
     if not ungrouped:
         together, remarks = with_bursts(together, by_encoder, files, labels, groups != "")
         say(*remarks)
-    found = LabelledImages(names, files, by_encoder, pixels, labels, groups, of_files, together)
-    return found, np.arange(len(found)) >= first
+    found = LabelledImages(names, files, by_encoder, pixels, labels, groups, together)
+    copy, original = copies(of_files).T
+    is_copy = np.zeros(len(found), bool)
+    is_copy[copy[(original < first) & (copy >= first)]] = True
+    return found, np.arange(len(found)) >= first, is_copy
 
 
 def _held_out(images: LabelledImages, share: float) -> np.ndarray:
