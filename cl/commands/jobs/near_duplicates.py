@@ -8,7 +8,6 @@ import math
 import os
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,12 +17,16 @@ import torch
 from PIL import Image as Picture
 
 from cl.console.progress import Count
+from cl.data import ring
+from cl.data.transform import Transform
 from cl.encoders.encoder import Encoder
 from cl.features import copies
-from cl.features.extraction import BATCH
+from cl.features.extraction import BATCH, FEW
 from cl.features.knn import nearest_in_array
 from cl.images.decoding import MAX_SIDE
 from cl.runtime.cores import cores
+from cl.runtime.cores import workers as data_workers
+from cl.runtime.machine import MOST_WORKERS
 
 K = 50  # nearest images by features
 K_PIXELS = 10  # and by small versions
@@ -77,22 +80,15 @@ def find(
 
     Small versions of the images are in temporary files.
     """
-
-    def read(path: Path) -> np.ndarray:
-        return copies.small(Picture.fromarray(encoder.transform.decoded(path)))
-
     with tempfile.TemporaryFile() as first, tempfile.TemporaryFile() as second:
         small = _in_file(first, np.uint8, (len(paths), copies.SIDE, copies.SIDE))
+        _read(paths, encoder.transform, small, count)
         width = copies.descriptors(small[:1]).shape[1]
         described = _in_file(second, np.float16, (2, len(paths), width))
-        about = "images, read to find near copies (1 of 3)"
-        with count(len(paths), about) as report, ThreadPoolExecutor(cores()) as pool:
-            for start in range(0, len(paths), BATCH):
-                block = slice(start, start + BATCH)
-                small[block] = [*pool.map(read, paths[block])]
-                described[0, block] = copies.descriptors(small[block])
-                described[1, block] = copies.descriptors(small[block, :, ::-1])
-                report(len(small[block]))
+        for start in range(0, len(paths), BATCH):
+            block = slice(start, start + BATCH)
+            described[0, block] = copies.descriptors(small[block])
+            described[1, block] = copies.descriptors(small[block, :, ::-1])
         images = DescribedImages(features, small, *described)
         calibration = calibrate(images, paths, encoder, count)
         return calibration, copies_among(images, calibration, count)
@@ -184,3 +180,21 @@ def copies_among(images: DescribedImages, thresholds: Calibration, count: Count)
     agreements = copies.agreement(images.small, pairs, count)
     kept = agreements >= thresholds.agreement
     return Pairs(pairs[kept], cosines[kept], agreements[kept])
+
+
+def _read(paths: Sequence[Path], transform: Transform, small: np.ndarray, count: Count) -> None:
+    """Read images into (n, SIDE, SIDE) uint8, in several processes if there are many."""
+
+    def fill(batch: int, rows: slice, arrays: list[np.ndarray]) -> None:
+        first = batch * BATCH
+        for path, target in zip(paths[first + rows.start : first + rows.stop], arrays[0], strict=True):
+            target[:] = copies.small(Picture.fromarray(transform.decoded(path)))
+
+    batches = range(-(-len(paths) // BATCH))
+    arrays = [ring.Array((copies.SIDE, copies.SIDE), np.uint8)]
+    workers = data_workers(min(MOST_WORKERS, cores() - 1)) if len(paths) > FEW else 0
+    filled = ring.filled(fill, batches, lambda batch: min(BATCH, len(paths) - batch * BATCH), arrays, workers)
+    with count(len(paths), "images, read to find near copies (1 of 3)") as report:
+        for batch, (images,) in zip(batches, filled, strict=True):
+            small[batch * BATCH : batch * BATCH + len(images)] = images
+            report(len(images))
