@@ -30,11 +30,11 @@ class Encoded(NamedTuple):
 
     extension: str
     content: bytes  # a file with this extension
+    length: int  # bytes of the file, or of a .npy array without its header
     size: tuple[int, int]  # height and width of a .npy array; (0, 0) for image files
     orientation: int  # the EXIF orientation that readers must apply; 1 for none
     reencoded: bool
     turned: bool
-    pixel_bytes: int = 3  # of a .npy array
     several_frames: bool = False  # the file has more frames; this is the first
     flat: bool = False  # deep pixels that the levels map to a single colour
 
@@ -53,7 +53,9 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
         several = has_several_frames(picture)
     flat = deep and decodes and is_flat(pixels)
     if copies:
-        encoded = Encoded(extension, content, (0, 0), orientation, reencoded=False, turned=False)
+        encoded = Encoded(
+            extension, content, len(content), (0, 0), orientation, reencoded=False, turned=False
+        )
     else:
         if shrinks:
             pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
@@ -65,8 +67,7 @@ def encode_bands(content: bytes, bands: Bands) -> Encoded:
     """Check an image file; store the bands of a data set without loss. Raises as `read_as`."""
     image = read_as(content, bands)
     encoded = encode_pixels(image.pixels, "raw", quality=0)
-    pixel_bytes = image.pixels.itemsize * image.pixels.shape[2]
-    return encoded._replace(turned=image.turned, several_frames=image.several_frames, pixel_bytes=pixel_bytes)
+    return encoded._replace(turned=image.turned, several_frames=image.several_frames)
 
 
 def is_flat(pixels: np.ndarray) -> bool:
@@ -92,6 +93,8 @@ def encode_pixels(pixels: np.ndarray, kind: Literal["raw", "jpeg", "png"], quali
     file = io.BytesIO()
     if kind == "raw":
         np.save(file, pixels)
-        return Encoded("npy", file.getvalue(), (height, width), 1, reencoded=True, turned=False)
-    Picture.fromarray(pixels).save(file, kind, quality=quality)
-    return Encoded(EXTENSIONS[kind.upper()], file.getvalue(), (0, 0), 1, reencoded=True, turned=False)
+        extension, length, size = "npy", pixels.nbytes, (height, width)
+    else:
+        Picture.fromarray(pixels).save(file, kind, quality=quality)
+        extension, length, size = EXTENSIONS[kind.upper()], file.tell(), (0, 0)
+    return Encoded(extension, file.getvalue(), length, size, 1, reencoded=True, turned=False)

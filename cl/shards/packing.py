@@ -14,19 +14,17 @@ from typing import BinaryIO
 import numpy as np
 import webdataset
 
-from cl.images.bands import Bands
-from cl.images.decoding import NO_LEVELS, Levels
 from cl.images.image import Image
 from cl.runtime.files import UNREACHABLE, finished, reason
 from cl.runtime.stores import is_url
 from cl.shards import duplicates, tiles
-from cl.shards.encoding import Encoded, encode, encode_bands
+from cl.shards.encoding import Encoded
 from cl.shards.manifest import INDEX, Shard
-from cl.sources import Storage
 
 THREADS = 16  # per worker, to fetch remote images
 COUNTED = ("reencoded", "turned", "several_frames", "flat")  # fields of `Encoded` and of `manifest.Split`
 Samples = tuple[list[Image], Callable[[], bytes]]  # the samples of one image, and what reads its file
+Encode = Callable[[bytes, list[Image]], Iterable[Encoded]]  # a file's content, for each sample of its image
 
 
 @dataclass(frozen=True)
@@ -46,17 +44,8 @@ class Packed:
     skipped: dict[str, str]
 
 
-def pack(
-    listed: list[Image],
-    storage: Storage,
-    target: Path,
-    levels: Levels = NO_LEVELS,
-    bands: Bands | None = None,
-) -> Packed:
+def pack(listed: list[Image], encode: Encode, target: Path) -> Packed:
     """Write the readable images to `target`, which appears only when complete.
-
-    Args:
-        bands: of the data set, if it has others than RGB of 8 bits.
 
     Raises:
         OSError: for example, the disk is full; nothing is left behind.
@@ -64,7 +53,7 @@ def pack(
     skipped: dict[str, str] = {}
     digests: dict[str, bytes] = {}
     with finished(target) as partial:  # a process of an earlier run may still be writing the same shard
-        kept = _write_tar(partial, _readable(listed, storage, levels, bands, skipped, digests))
+        kept = _write_tar(partial, _readable(listed, encode, skipped, digests))
         rows = _index(partial, kept)
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -106,12 +95,7 @@ class _Sink:
 
 
 def _readable(
-    listed: list[Image],
-    storage: Storage,
-    levels: Levels,
-    bands: Bands | None,
-    skipped: dict[str, str],
-    digests: dict[str, bytes],
+    listed: list[Image], encode: Encode, skipped: dict[str, str], digests: dict[str, bytes]
 ) -> Iterator[tuple[Image, Encoded]]:
     """Yield the readable images or their tiles, and add to `digests`; add the others to `skipped`."""
     by_image = groupby(listed, key=lambda image: tiles.whole_of(image).key)
@@ -126,12 +110,7 @@ def _readable(
             continue
         digests[whole.key] = duplicates.digest(content)
         try:
-            if bands:
-                yield whole, encode_bands(content, bands)
-            elif samples == [whole]:
-                yield whole, encode(content, storage, levels)
-            else:
-                yield from zip(samples, tiles.encode(content, samples, storage, levels), strict=True)
+            yield from zip(samples, encode(content, samples), strict=True)
         except MemoryError:
             raise
         except Exception as error:  # decoders may raise anything on damaged bytes
@@ -157,8 +136,6 @@ def _index(path: Path, kept: list[tuple[Image, Encoded]]) -> np.ndarray:
         members = [member for member in tar if not member.name.endswith(".cls")]
     rows = np.zeros(len(kept), INDEX)
     for number, (member, (image, encoded)) in enumerate(zip(members, kept, strict=True)):
-        height, width = encoded.size
-        length = height * width * encoded.pixel_bytes or member.size  # without the header of a .npy file
-        offset = member.offset_data + member.size - length
-        rows[number] = 0, offset, length, image.label, height, width, encoded.orientation
+        offset = member.offset_data + member.size - encoded.length
+        rows[number] = 0, offset, encoded.length, image.label, *encoded.size, encoded.orientation
     return rows

@@ -1,13 +1,17 @@
-"""The images of each shard, and notes on finished shards, which make preparation restartable."""
+"""The shards to write, by worker processes; notes on finished ones make preparation restartable."""
 
 import functools
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +23,11 @@ from cl.images.folders import status_of
 from cl.images.image import Image
 from cl.runtime import stores
 from cl.runtime.files import finished
+from cl.runtime.forking import ctrl_c_delayed, exit_with_parent
+from cl.shards import tiles
+from cl.shards.encoding import Encoded, encode, encode_bands
 from cl.shards.manifest import Shard
-from cl.shards.packing import Packed
+from cl.shards.packing import Packed, pack
 from cl.sources import Storage
 
 
@@ -62,7 +69,20 @@ class Work:
     def note(self, job: Job) -> Path:
         return self.notes / f"{job.stem}.note"
 
-    def deliver(self, shard: Shard) -> Shard:
+    def write(self, job: Job) -> None:
+        """Write a shard and its note."""
+        packed = pack(self.listed(job), self._encode, self.folder / f"{job.stem}.tar")
+        save_note(self.note(job), replace(packed, shard=self._deliver(packed.shard)))
+
+    def _encode(self, content: bytes, samples: list[Image]) -> Iterable[Encoded]:
+        """What shards store of an image, or of its tiles."""
+        if self.bands:
+            return [encode_bands(content, self.bands)]
+        if isinstance(samples[0], tiles.Tile):
+            return tiles.encode(content, samples, self.storage, self.levels)
+        return [encode(content, self.storage, self.levels)]
+
+    def _deliver(self, shard: Shard) -> Shard:
         """Move a shard to the store, if configured, under a name with its hash; remove an empty shard."""
         path = self.folder / shard.name
         if shard.images and not self.storage.store:
@@ -125,3 +145,54 @@ def load_note(path: Path) -> Packed:
         rows, keys, digests = (arrays[name] for name in ("rows", "keys", "digests"))
     shard, counts = Shard(**facts["shard"]), Counter(facts["counts"])
     return Packed(shard, rows, keys, digests, counts, facts["skipped"])
+
+
+def run(work: Work, report: Callable[..., None], workers: int) -> None:
+    """Write the unfinished shards."""
+
+    def count(job: Job, *, kept: bool = False) -> None:
+        report(len(tiles.images_begun(work.listed(job))), kept=kept)
+
+    unfinished = []
+    for job in (job for split in work.orders for job in work.jobs(split)):
+        if work.note(job).exists():
+            count(job, kept=True)
+        else:
+            unfinished.append(job)
+    if workers > 1:
+        _run_in_workers(work, unfinished, workers, count)
+        return
+    for job in unfinished:
+        work.write(job)
+        count(job)
+
+
+def _run_in_workers(work: Work, jobs: list[Job], workers: int, count: Callable[[Job], None]) -> None:
+    fork = multiprocessing.get_context("fork")  # shares the list of images without a copy
+    pool = ProcessPoolExecutor(workers, fork, initializer=_start_worker, initargs=(work,))
+    try:
+        with ctrl_c_delayed():
+            pending = {pool.submit(_write_in_worker, job): job for job in jobs}
+        for written in futures.as_completed(pending):
+            written.result()
+            count(pending[written])
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a worker was killed, perhaps because memory ran out; run again to continue from here"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_work: Work  # in a worker process
+
+
+def _start_worker(work: Work) -> None:
+    """Keep the work, and exit if the parent dies."""
+    global _work
+    _work = work
+    exit_with_parent()
+
+
+def _write_in_worker(job: Job) -> None:
+    _work.write(job)

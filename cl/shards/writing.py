@@ -12,13 +12,11 @@ import numpy as np
 from cl.console.wording import counted
 from cl.images.image import UNLABELLED, Image, Splits
 from cl.images.listing import VALUES, Subset, hash_of, repeated
-from cl.shards import band_statistics, duplicates, tiles
-from cl.shards.levels import measure
+from cl.shards import duplicates, levels, tiles
 from cl.shards.manifest import INDEX, Manifest, Split, sha256_of
 from cl.shards.packing import COUNTED, Packed
-from cl.shards.running import run
 from cl.shards.survey import Team
-from cl.shards.work import Work, load_note
+from cl.shards.work import Work, load_note, run
 from cl.sources import Storage
 
 ALONE = Team()
@@ -87,14 +85,14 @@ def _manifest(
 def _plan(splits: Splits, storage: Storage, folder: Path, team: Team) -> Work:
     """Assign images and tiles to shards, and measure the levels of deep images, or the bands."""
     listed: dict[str, Sequence[Image]] = {"train": splits.train, "val": splits.val}
-    levels = {} if storage.channels else measure(splits.train, storage, team)
-    bands = band_statistics.measure(splits.train, storage.channels, team) if storage.channels else None
+    bands = levels.measure_bands(splits.train, storage.channels, team) if storage.channels else None
+    measured = {} if bands else levels.measure(splits.train, storage, team)
     if storage.tile:
         listed = {split: tiles.cut(images, storage.tile, team) for split, images in listed.items()}
     for images in listed.values():
         _check_keys(images)
     orders = {split: _shuffled(images, storage.tile is not None) for split, images in listed.items()}
-    return Work(orders, storage, levels, folder, bands)
+    return Work(orders, storage, measured, folder, bands)
 
 
 def _shuffled(listed: Sequence[Image], tiled: bool) -> Sequence[Image]:

@@ -11,6 +11,7 @@ from PIL import Image as Picture
 from cl.data.reader import Reader
 from cl.images import decoding
 from cl.shards import packing
+from cl.shards.encoding import encode
 from cl.sources import Storage
 from cl.sources._shared.class_folders import class_folders
 from tests.support.pictures import UNREADABLE, odd_tree, picture_file, tree
@@ -104,5 +105,6 @@ def test_the_webdataset_library_reads_raw_pixels(tmp_path) -> None:
 def test_images_are_stored_in_the_order_of_the_list(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(packing, "THREADS", 1)  # more images than are read ahead
     listed = class_folders(tree(tmp_path / "own", 6)).train[::-1]
-    packed = packing.pack(listed, Storage(shard_images=12, **STORAGE), tmp_path / "a.tar")
+    storage = Storage(shard_images=12, **STORAGE)
+    packed = packing.pack(listed, lambda content, samples: [encode(content, storage)], tmp_path / "a.tar")
     assert packed.keys.tolist() == [image.key.encode() for image in listed]
