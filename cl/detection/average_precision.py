@@ -13,8 +13,7 @@ from pycocotools.cocoeval import COCOeval
 from torchvision.ops import box_iou
 
 from cl.detection.config import OVERLAPS, Config
-from cl.detection.data import DataSet
-from cl.detection.records import Record
+from cl.detection.records import DataSet, Record
 
 THRESHOLDS = np.arange(50, 100, 5) / 100
 AT_75 = 5  # the index of 0.75

@@ -9,18 +9,9 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from cl.console.wording import counted
-from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, read_text
+from cl.detection.records import FARTHEST, DataSet, Findings, Record, clip_boxes, image_size, read_text
 
 LARGEST_AREA = 1e10  # pycocotools ignores larger objects without a word, and those below 0
-
-
-class CocoSplit(NamedTuple):
-    """The images of a split, the category id and name of each label, and the annotations for evaluators."""
-
-    records: list[Record]
-    categories: list[Any]
-    classes: list[str]
-    annotations: dict[str, list[dict]]  # in COCO's format, with what evaluators read
 
 
 class _Image(NamedTuple):
@@ -32,13 +23,33 @@ class _Image(NamedTuple):
     annotations: list[dict]
 
 
-def read(root: Path, split: str, findings: Findings, *, masks: bool = False, test: bool = False) -> CocoSplit:
-    """The images of `split` ("train2017") below `root`; problems go to `findings`.
+def read(root: Path, train: list[str], test: str, findings: Findings, *, masks: bool) -> DataSet:
+    """The images of `train` and `test` ("train2017") below `root`; problems go to `findings`.
 
-    Args:
-        masks: drop objects without a mask.
-        test: report them as errors instead, and objects without an id or area.
+    masks: drop training objects without a mask, and report test objects without one as errors.
     """
+    tested, names, annotations = _split(root, test, findings, masks=masks, test=True)
+    trained: list[Record] = []
+    for split in train:
+        records, found, _ = _split(root, split, findings, masks=masks, test=False)
+        if found != names:
+            findings.errors.append(
+                f"instances_{split}.json and instances_{test}.json in {root} have different categories"
+            )
+        trained += records
+    categories = sorted(names)
+    known = {int(label) for record in trained for label in record.labels}
+    for label, category in enumerate(categories):
+        if label not in known:
+            findings.notes["categories without training objects"].append(names[category])
+    classes = [names[category] for category in categories]
+    return DataSet(classes, trained, tested, findings, annotations, categories)
+
+
+def _split(
+    root: Path, split: str, findings: Findings, *, masks: bool, test: bool
+) -> tuple[list[Record], dict[Any, str], dict[str, list[dict]]]:
+    """The images of a split, the names of its categories, and what evaluators read, in COCO's format."""
     path = root / "annotations" / f"instances_{split}.json"
     text = read_text(path)
     try:
@@ -61,7 +72,7 @@ def read(root: Path, split: str, findings: Findings, *, masks: bool = False, tes
         evaluated["images"].append({"id": image.image_id, "width": size[0], "height": size[1]})
         evaluated["annotations"] += annotations
     evaluated["categories"] = [{"id": category, "name": name} for category, name in names.items()]
-    return CocoSplit(records, categories, [names[category] for category in categories], evaluated)
+    return records, names, evaluated
 
 
 def _parse(

@@ -1,41 +1,16 @@
 """The images that a transfer trains and tests on, all checked before training starts."""
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cl.console.wording import counted
 from cl.detection import coco, voc
 from cl.detection.config import Config
-from cl.detection.records import Findings, Record
+from cl.detection.records import DataSet, Findings, Record
 from cl.runtime.cores import cores
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """The images to train and test on; for COCO also each label's category id.
-
-    `annotations` are those of COCO's test images, in COCO's format, as its evaluators take them.
-    """
-
-    classes: list[str]
-    train: list[Record]
-    test: list[Record]
-    findings: Findings
-    annotations: dict[str, Any] | None = None
-    categories: list[int] | None = None
-
-    def digest(self) -> str:
-        """A hash of everything except the pixels."""
-        sha = hashlib.sha256()
-        for r in (*self.train, *self.test):
-            arrays = [array.tolist() for array in (r.boxes, r.labels, r.ignored)]
-            sha.update(f"{r.path.name} {r.width}x{r.height} {arrays} {r.segmentations}".encode())
-        return sha.hexdigest()
 
 
 def read(config: Config, root: Path) -> DataSet:
@@ -46,10 +21,9 @@ def read(config: Config, root: Path) -> DataSet:
     """
     findings = Findings()
     if config.kind == "voc":
-        found = voc.read(root / "VOCdevkit", config.train, config.test, findings)
-        dataset = DataSet(*found, findings)
+        dataset = voc.read(root / "VOCdevkit", config.train, config.test, findings)
     else:
-        dataset = _coco(config, root, findings)
+        dataset = coco.read(root / "coco", config.train, config.test, findings, masks=config.masks)
     findings.raise_errors()
     train = dataset.train
     # VOC's difficult objects are trained on, as in detectron2; COCO's crowds are not.
@@ -78,22 +52,3 @@ def _subset(records: list[Record], number: int | None) -> list[Record]:
     if number is None or number >= len(records):
         return records
     return [records[i] for i in np.linspace(0, len(records) - 1, number).round().astype(int)]
-
-
-def _coco(config: Config, root: Path, findings: Findings) -> DataSet:
-    folder = root / "coco"
-    test = coco.read(folder, config.test, findings, masks=config.masks, test=True)
-    train, categories, classes = [], test.categories, test.classes
-    for split in config.train:
-        found = coco.read(folder, split, findings, masks=config.masks)
-        if (found.categories, found.classes) != (categories, classes):
-            findings.errors.append(
-                f"instances_{split}.json and instances_{config.test}.json in {folder} "
-                "have different categories"
-            )
-        train += found.records
-    trained = {int(label) for record in train for label in record.labels}
-    for label in range(len(classes)):
-        if label not in trained:
-            findings.notes["categories without training objects"].append(classes[label])
-    return DataSet(classes, train, test.records, findings, test.annotations, categories)

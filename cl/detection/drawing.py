@@ -8,7 +8,7 @@ from PIL import ImageDraw
 from pycocotools import mask as rle
 
 from cl.detection.average_precision import Detections
-from cl.detection.data import DataSet
+from cl.detection.records import DataSet
 
 SHOWN, SHOWN_SCORE = 8, 0.5
 SIDE = 256  # of an image on the sheet, pixels

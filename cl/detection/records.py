@@ -1,5 +1,6 @@
-"""One image with its annotated objects, and the problems found in the files that describe it."""
+"""Images with their annotated objects, and the problems found in the files that describe them."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -96,6 +97,29 @@ class Findings:
         """Write all notes as CSV, one per row."""
         rows = ((kind, place) for kind, places in self.notes.items() for place in places)
         write_csv(path, ["what", "where"], rows)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The images to train and test on; for COCO also each label's category id.
+
+    `annotations` are those of COCO's test images, in COCO's format, as its evaluators take them.
+    """
+
+    classes: list[str]
+    train: list[Record]
+    test: list[Record]
+    findings: Findings
+    annotations: dict[str, Any] | None = None
+    categories: list[int] | None = None
+
+    def digest(self) -> str:
+        """A hash of everything except the pixels."""
+        sha = hashlib.sha256()
+        for r in (*self.train, *self.test):
+            arrays = [array.tolist() for array in (r.boxes, r.labels, r.ignored)]
+            sha.update(f"{r.path.name} {r.width}x{r.height} {arrays} {r.segmentations}".encode())
+        return sha.hexdigest()
 
 
 def image_size(

@@ -14,10 +14,9 @@ from cl.console.progress import Progress
 from cl.data.transform import Transform
 from cl.detection.average_precision import Detections, evaluate
 from cl.detection.config import Config
-from cl.detection.data import DataSet
 from cl.detection.drawing import draw
 from cl.detection.engines import Detector, engine
-from cl.detection.records import Record
+from cl.detection.records import DataSet, Record
 from cl.detection.samples import TrainImages, prefetch
 from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import BATCH_NORMS, NORMS, set_groups

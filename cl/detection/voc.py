@@ -9,7 +9,16 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from cl.detection.records import FARTHEST, Findings, Record, clip_boxes, image_size, number_in, read_text
+from cl.detection.records import (
+    FARTHEST,
+    DataSet,
+    Findings,
+    Record,
+    clip_boxes,
+    image_size,
+    number_in,
+    read_text,
+)
 
 CLASSES = [
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat",
@@ -26,10 +35,8 @@ class _Image(NamedTuple):
     xml: ElementTree.Element
 
 
-def read(
-    root: Path, train: list[str], test: str, findings: Findings
-) -> tuple[list[str], list[Record], list[Record]]:
-    """The classes, and the images of `train` and `test` ("2007/trainval") below `root`, the devkit.
+def read(root: Path, train: list[str], test: str, findings: Findings) -> DataSet:
+    """The images of `train` and `test` ("2007/trainval") below `root`, the devkit.
 
     The classes are VOC's twenty or, if the annotations name any other class, all names that they contain,
     sorted. Labels are positions in this list. Problems go to `findings`.
@@ -41,7 +48,7 @@ def read(
         images = chain(*(parsed[split] for split in splits))
         return [_record(number, image, classes, findings) for number, image in enumerate(images)]
 
-    return classes, records(train), records([test])
+    return DataSet(classes, records(train), records([test]), findings)
 
 
 def _parse(root: Path, split: str, findings: Findings) -> list[_Image]:

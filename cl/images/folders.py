@@ -59,16 +59,37 @@ def images_below(
         yield name, status
 
 
-def _files_below(root: Path, left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
+def _files_below(folder: Path, left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
     """The images in a local folder and its subfolders: paths relative to the folder, and `status_of` each."""
-    for entry in _entries_below(root, suffixes):
-        if reason := _why_left_out(entry, suffixes):
-            left_out[reason] += 1
-            continue
-        paths = images_of(entry.path) if ARRAY in suffixes else [entry.path]
-        for path in paths:
-            name = path.removeprefix(os.path.join(root, ""))  # noqa: PTH118, a Path has no trailing slash
-            yield name.replace(os.sep, "/"), status_of(entry)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            check_name(entry.path)
+            is_image, hidden = is_image_folder(entry.name, suffixes), why_hidden(entry.name)
+            if not (is_image or hidden) and _is_folder(entry):
+                for name, status in _files_below(Path(entry.path), left_out, suffixes):
+                    yield f"{entry.name}/{name}", status
+                continue
+            reason = hidden or wrong_suffix(PurePath(entry.name), suffixes)
+            if reason or not (is_image or _is_file(entry)):
+                left_out[reason or "no regular files"] += 1
+                continue
+            for path in images_of(entry.path) if ARRAY in suffixes else [entry.path]:
+                yield PurePath(path).name, status_of(entry)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    if entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112, as in `_is_file`
+        raise ValueError(
+            f"{entry.path} is a link to a folder, which may lead to a loop; put the images there instead"
+        )
+    return entry.is_dir(follow_symlinks=False)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Also a broken link, which packing will report."""
+    # os.path, unlike pathlib, treats a link into a folder without permission as broken
+    is_broken = entry.is_symlink() and not os.path.exists(entry.path)  # noqa: PTH110
+    return is_broken or entry.is_file()
 
 
 def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[str]:
@@ -111,38 +132,9 @@ def _objects_below(root: Path, left_out: Counter[str], suffixes: set[str]) -> It
             yield name, status
 
 
-def _entries_below(folder: Path, suffixes: set[str]) -> Iterator[os.DirEntry[str]]:
-    """The files in a folder and its subfolders; hidden and system folders and images count as files."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            check_name(entry.path)
-            is_file = why_hidden(entry.name) or is_image_folder(entry.path, suffixes)
-            if not is_file and entry.is_dir(follow_symlinks=False):
-                yield from _entries_below(Path(entry.path), suffixes)
-                continue
-            if not is_file and entry.is_symlink() and os.path.isdir(entry.path):  # noqa: PTH112
-                raise ValueError(
-                    f"{entry.path} is a link to a folder, which may lead to a loop; "
-                    "put the images there instead"
-                )
-            yield entry
-
-
 def is_image_folder(path: Path | str, suffixes: set[str]) -> bool:
     """Whether the name is that of an OME-Zarr folder, and those count as images."""
     return ZARR in suffixes and str(path).lower().endswith(ZARR)
-
-
-def _why_left_out(entry: os.DirEntry[str], suffixes: set[str]) -> str:
-    """The reason; empty for an image. A broken link counts as an image, which packing will report."""
-    path = Path(entry.path)
-    if reason := why_hidden(path.name) or wrong_suffix(path, suffixes):
-        return reason
-    if not entry.is_symlink():
-        return "" if entry.is_file() or is_image_folder(path, suffixes) else "no regular files"
-    # os.path, unlike pathlib, treats a link into a folder without permission as broken
-    leads_elsewhere = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
-    return "no regular files" if leads_elsewhere and not is_image_folder(path, suffixes) else ""
 
 
 def why_hidden(name: str) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from cl.config import Params
 from cl.detection.config import Config
-from cl.detection.data import DataSet, read
+from cl.detection.data import read
 from cl.detection.engines import engine
+from cl.detection.records import DataSet
 from cl.detection.transfer import FineTuningRun, fine_tune
 from cl.networks.backbones import Backbone
 from cl.runtime import machine

@@ -8,8 +8,8 @@ import pytest
 
 from cl.detection.average_precision import THRESHOLDS, Detections, coco, encode_masks, evaluate, iou, voc
 from cl.detection.config import Config
-from cl.detection.data import DataSet, read
-from cl.detection.records import Record
+from cl.detection.data import read
+from cl.detection.records import DataSet, Record
 from tests.support.detection import detections, noisy
 
 

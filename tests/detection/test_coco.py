@@ -83,7 +83,7 @@ def test_crowds_are_not_trained_on_but_tests_keep_them(copied, coco_config) -> N
 
     for split in ("train2017", "val2017"):
         edit_annotations(copied, add_crowd, split)
-    before = coco.read(copied / "coco", "train2017", Findings()).records
+    before = coco.read(copied / "coco", ["train2017"], "val2017", Findings(), masks=True).train
     data = read(coco_config, copied)
     lines = data.findings.lines()
     assert any(line.startswith("images with crowds, which are not used for training: 2 (") for line in lines)

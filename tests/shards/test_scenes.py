@@ -20,16 +20,16 @@ def test_scenes_are_the_same_bytes_every_time(scenes_folder, tmp_path) -> None:
 def test_both_layouts_hold_the_same_objects(scenes_folder) -> None:
     """VOC's boxes count from 1, ends included; COCO's are x, y, width, height; masks fill their boxes."""
     findings = Findings()
-    classes, from_voc, _ = voc.read(scenes_folder / "VOCdevkit", ["2007/trainval"], "2007/test", findings)
-    assert classes == ["coins", "grass"]
+    from_voc = voc.read(scenes_folder / "VOCdevkit", ["2007/trainval"], "2007/test", findings)
+    assert from_voc.classes == ["coins", "grass"]
     assert findings.lines() == ["classes in the annotations, used instead of VOC's twenty: 2 (coins, grass)"]
-    found = coco.read(scenes_folder / "coco", "train2017", findings)
+    from_coco = coco.read(scenes_folder / "coco", ["train2017"], "val2017", findings, masks=True)
     assert not findings.errors
-    assert (found.categories, found.classes) == ([1, 2], ["grass", "coins"])
-    assert len(from_voc) == len(found.records) == 10
-    for a, b in zip(from_voc, found.records, strict=True):
+    assert (from_coco.categories, from_coco.classes) == ([1, 2], ["grass", "coins"])
+    assert len(from_voc.train) == len(from_coco.train) == 10
+    for a, b in zip(from_voc.train, from_coco.train, strict=True):
         assert np.array_equal(a.boxes, b.boxes)
-        assert [classes[i] for i in a.labels] == [found.classes[i] for i in b.labels]
+        assert [from_voc.classes[i] for i in a.labels] == [from_coco.classes[i] for i in b.labels]
         for box, mask in zip(b.boxes.astype(int), b.masks(), strict=True):
             rows, columns = np.nonzero(mask)
             assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == box.tolist()

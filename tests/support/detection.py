@@ -19,7 +19,8 @@ from cl.console.stop import StoppedError
 from cl.data.transform import Transform
 from cl.detection.average_precision import Detections
 from cl.detection.config import Config
-from cl.detection.data import DataSet, read
+from cl.detection.data import read
+from cl.detection.records import DataSet
 from cl.detection.transfer import FineTuningRun, fine_tune
 from cl.networks import backbones
 from cl.networks.backbones import Backbone, resnet

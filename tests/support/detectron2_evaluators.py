@@ -14,8 +14,7 @@ from detectron2.structures import Boxes, Instances
 
 from cl.detection.average_precision import Detections
 from cl.detection.config import Config
-from cl.detection.data import DataSet
-from cl.detection.records import Record
+from cl.detection.records import DataSet, Record
 
 METRICS = {"ap50": "AP50", "ap75": "AP75", "ap": "AP"}  # our name, detectron2's name
 _numbers = count()  # for unique names: the catalog refuses to change an entry

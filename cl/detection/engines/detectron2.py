@@ -23,8 +23,8 @@ from torchvision.transforms.functional import pil_to_tensor
 from cl.data.transform import Transform
 from cl.detection.average_precision import Detections, encode_masks
 from cl.detection.config import Config
-from cl.detection.data import DataSet
 from cl.detection.engines._detectron2_settings import settings
+from cl.detection.records import DataSet
 from cl.detection.samples import Sample, resized
 from cl.networks.detectron2_names import in_detectron2
 

@@ -28,8 +28,8 @@ from torchvision.transforms.functional import pil_to_tensor
 from cl.data.transform import Transform
 from cl.detection.average_precision import Detections, encode_masks
 from cl.detection.config import Config
-from cl.detection.data import DataSet
 from cl.detection.engines import _pyramids
+from cl.detection.records import DataSet
 from cl.detection.samples import Sample, resized_size
 from cl.networks.backbones import Backbone
 from cl.networks.batch_norm import update_running_stats

@@ -13,7 +13,8 @@ from torchvision.models.resnet import ResNet
 
 from cl.config import Params
 from cl.detection.config import Config
-from cl.detection.data import DataSet, read
+from cl.detection.data import read
+from cl.detection.records import DataSet
 from cl.detection.samples import TrainImages, resized_size, sample
 from cl.detection.transfer import Detection, build_optimizer, estimate_statistics
 from cl.networks.detectron2_names import in_detectron2
