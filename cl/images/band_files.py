@@ -88,7 +88,9 @@ def _array(content: bytes) -> Pixels:
     file = io.BytesIO(content)
     shape, is_fortran, dtype = header_of(file)
     rows = (*shape, 1) if len(shape) == 2 else shape
-    if dtype.hasobject or len(rows) != 3 or (len(shape) == 3 and not _has_fewest_bands(shape)):
+    fewest = min(shape, default=0)  # which must be the number of bands
+    are_bands = len(shape) == 2 or (shape.count(fewest) == 1 and fewest in (shape[0], shape[-1]))
+    if dtype.hasobject or len(rows) != 3 or not are_bands:
         several = "; an image of several is called `x[0].npy`" if len(shape) == STACKED else ""
         raise ValueError(
             f"an array {shape} of {dtype}, expected numbers (H, W), or (H, W, C) or (C, H, W) with fewer "
@@ -99,11 +101,6 @@ def _array(content: bytes) -> Pixels:
     pixels = np.frombuffer(content, dtype, int(np.prod(rows)), file.tell())
     pixels = pixels.reshape(rows, order="F" if is_fortran else "C")
     return Pixels(np.moveaxis(pixels, 0, -1) if is_planar else pixels)
-
-
-def _has_fewest_bands(shape: tuple[int, ...]) -> bool:
-    """Whether the smallest of three numbers is the first or the last alone."""
-    return shape.count(min(shape)) == 1 and min(shape) in (shape[0], shape[2])
 
 
 def _picture(content: bytes) -> Pixels:

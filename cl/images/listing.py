@@ -86,12 +86,7 @@ class Listing(Images):
         self._rows: mmap.mmap | None = None
 
     def add(
-        self,
-        name: str,
-        status: str | None,
-        label: int = UNLABELLED,
-        files: Sequence[str] = (),
-        **values: str,
+        self, name: str, status: str | None, label: int = UNLABELLED, files: Sequence[str] = (), **values: str
     ) -> None:
         """Add a file by its path below the root, which must already be in the keys.
 

@@ -35,15 +35,11 @@ MISSING = {"", "#N/A", "<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "n/a",
 
 def column_of(name: str) -> str | None:
     """Which of COLUMNS a column's name means."""
-    plain = _plain(name)
+    plain = re.sub(r"[\W_]", "", name.casefold())
     for column, synonyms in COLUMNS.items():
         if {plain, plain.removesuffix("s"), plain.removesuffix("es")} & {column, *synonyms.split()}:
             return column
     return None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name.casefold())
 
 
 def similar(classes: list[str]) -> list[str]:

@@ -46,12 +46,10 @@ def copies(digests: np.ndarray, unlabelled: np.ndarray | None = None) -> np.ndar
 
 def superfluous(splits: Splits, team: Team) -> np.ndarray:
     """(m, 2): as `copies`; keeps labelled images rather than others, then training rather than validation."""
-
-    def read(image: Image) -> bytes:
-        return digest_of(image.read)  # packing reports an error
-
     listed = (splits.train, splits.val)
-    digests = [digest for images in listed for digest in survey(images, read, "files to compare", team)]
+    digests: list[bytes] = []
+    for images in listed:
+        digests += survey(images, lambda image: digest_of(image.read), "files to compare", team)
     unlabelled = np.array([image.label == UNLABELLED for images in listed for image in images])
     return copies(as_array(digests), unlabelled)
 

@@ -58,7 +58,10 @@ def encode(content: bytes, storage: "Storage", levels: Levels = NO_LEVELS) -> En
         )
     else:
         if shrinks:
-            pixels = _resize(pixels, storage.shrink / short_side)  # type: ignore[operator]
+            scale = storage.shrink / short_side  # type: ignore[operator]
+            height, width = (max(1, round(scale * side)) for side in pixels.shape[:2])
+            resized = Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC)
+            pixels = np.asarray(resized)
         encoded = encode_pixels(pixels, "raw" if storage.encode == "raw" else "jpeg", storage.quality)
     return encoded._replace(turned=orientation > 1, several_frames=several, flat=flat)
 
@@ -73,11 +76,6 @@ def encode_bands(content: bytes, bands: Bands) -> Encoded:
 def is_flat(pixels: np.ndarray) -> bool:
     """Whether all pixels are equal."""
     return bool((pixels == pixels[:1, :1]).all())
-
-
-def _resize(pixels: np.ndarray, scale: float) -> np.ndarray:
-    height, width = (max(1, round(scale * side)) for side in pixels.shape[:2])
-    return np.asarray(Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC))
 
 
 def encode_pixels(pixels: np.ndarray, kind: Literal["raw", "jpeg", "png"], quality: int) -> Encoded:
