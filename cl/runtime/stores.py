@@ -53,23 +53,24 @@ def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
 
 
 def files_below(url: str) -> Iterator[tuple[str, str]]:
-    """For each file below `url`, its relative path, and its size and version; lists one folder at a time."""
+    """For each file below `url`, its relative path, and its size and version; sorted folder by folder."""
     files, root = persistently(url, lambda: url_to_fs(url), ())
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
 
-        def entries(folder: str = folder) -> list[dict[str, Any]]:
+    def below(folder: str) -> Iterator[tuple[str, str]]:
+        def entries() -> list[dict[str, Any]]:
             files.invalidate_cache(folder)
             return files.ls(folder, detail=True)
 
-        for entry in persistently(url, entries, WAITS):
+        found = persistently(url, entries, WAITS)
+        files.invalidate_cache(folder)
+        for entry in sorted(found, key=lambda x: (x["name"].rstrip("/"), x["type"] == "directory")):
             name = entry["name"]
             if entry["type"] == "directory":
-                waiting.append(name)
+                yield from below(name)
             elif name.rstrip("/") != folder.rstrip("/"):  # some stores list a folder as an empty object
                 yield name.removeprefix(root).lstrip("/"), f"{entry['size']} {version(entry)}"
-        files.invalidate_cache(folder)
+
+    yield from below(root)
 
 
 def version(info: dict[str, Any]) -> str:
