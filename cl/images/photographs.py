@@ -30,8 +30,6 @@ def bands(photograph: Picture.Image) -> dict[str, Picture.Image]:
     """Cut a photograph in two along its longer side: the first 70 % for training, the rest for validation."""
     width, height = photograph.size
     cut = int(TRAIN_BAND * max(width, height))
-    if width >= height:
-        first, rest = (0, 0, cut, height), (cut, 0, width, height)
-    else:
-        first, rest = (0, 0, width, cut), (0, cut, width, height)
-    return {"train": photograph.crop(first), "val": photograph.crop(rest)}
+    x, y = (cut, 0) if width >= height else (0, cut)
+    train = photograph.crop((0, 0, x or width, y or height))
+    return {"train": train, "val": photograph.crop((x, y, width, height))}

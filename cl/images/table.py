@@ -199,9 +199,8 @@ def _columns(
                 f"{table} has the columns {' and '.join(here)} for one {column}; remove or rename one"
             )
         if here:
-            found[column] = _cells(parsed, here[0], is_path=column == "path")
+            found[column] = _cells(parsed, here[0], column, missing)
             used[here[0]] = here[0] if here[0] == column else f"{here[0]} as {column}"
-            missing += _missing(parsed, here[0], column)
         elif column == "label" and len(one_hot) > 1 and all(every.count(each) == 1 for each in one_hot):
             found[column], zeros = _from_one_hot(parsed.select(one_hot).to_pylist(), table)
             if zeros:
@@ -221,8 +220,7 @@ def _columns(
         if name in found:  # a column of COLUMNS, whatever the table calls it
             found[option] = found[name]
         elif every.count(name) == 1:
-            found[option] = _cells(parsed, name)
-            missing += _missing(parsed, name, name)
+            found[option] = _cells(parsed, name, name, missing)
         else:
             raise ValueError(f"{option}={name}, but {table} has the columns {', '.join(every)}; choose one")
         used[name] = f"{used.get(name, name)} as {option}"
@@ -235,20 +233,17 @@ def _columns(
     return found, "; ".join(about), unread
 
 
-def _cells(parsed: Any, name: str, *, is_path: bool = False) -> list[str | None]:
-    """The cells of a column; `on_disk` finds the file of a path, whatever its accents."""
-    cells = [_cell(cell) for cell in parsed.column(name).to_pylist()]
-    return cells if is_path else [cell and normalize("NFC", cell) for cell in cells]
+def _cells(parsed: Any, name: str, meaning: str, missing: list[str]) -> list[str | None]:
+    """The cells of a column; `on_disk` finds the file of a path, whatever its accents.
 
-
-def _missing(parsed: Any, name: str, meaning: str) -> list[str]:
-    """A sentence for each word of a column that counts as an empty cell, which may be a class called NA."""
-    words = Counter(cell.strip() for cell in parsed.column(name).to_pylist() if cell)
-    return [
-        f"cells {word!r} that count as no {meaning}: {words[word]}"
-        for word in sorted(MISSING & set(words))
-        if word
-    ]
+    A sentence for each word that counts as an empty cell, and may be a class called NA, goes to `missing`.
+    """
+    texts = parsed.column(name).to_pylist()
+    words = Counter(text.strip() for text in texts if text)
+    empty = sorted(MISSING.intersection(words) - {""})
+    missing += [f"cells {word!r} that count as no {meaning}: {words[word]}" for word in empty]
+    cells = [_cell(text) for text in texts]
+    return cells if meaning == "path" else [cell and normalize("NFC", cell) for cell in cells]
 
 
 def _over_lines(column: Any) -> str | None:
