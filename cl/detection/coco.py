@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from cl.console.wording import counted
-from cl.detection.records import FARTHEST, DataSet, Findings, Record, clip_boxes, image_size, read_text
+from cl.detection.records import FARTHEST, DataSet, Findings, Record, read_text
 
 LARGEST_AREA = 1e10  # pycocotools ignores larger objects without a word, and those below 0
 
@@ -61,7 +61,7 @@ def _split(
     records: list[Record] = []
     evaluated: dict[str, list[dict]] = {"images": [], "annotations": []}
     for image in images:
-        size = image_size(image.path, image.size, path, findings)
+        size = findings.image_size(image.path, image.size, path)
         boxes, annotations = _usable(image._replace(size=size), findings, masks=masks, test=test)
         labels = np.array([categories.index(a["category_id"]) for a in annotations], np.int64)
         crowds = np.array([a["iscrowd"] for a in annotations], bool)
@@ -139,7 +139,7 @@ def _usable(image: _Image, findings: Findings, *, masks: bool, test: bool) -> tu
     mask.
     """
     corners = [(x, y, x + w, y + h) for x, y, w, h in (a["bbox"] for a in image.annotations)]
-    clipped = clip_boxes(corners, image.size, image.path.name, findings)
+    clipped = findings.clip_boxes(corners, image.size, image.path.name)
     boxes, annotations = [], []
     for annotation, box, beyond, empty in zip(image.annotations, *clipped, strict=True):
         if beyond:

@@ -98,6 +98,51 @@ class Findings:
         rows = ((kind, place) for kind, places in self.notes.items() for place in places)
         write_csv(path, ["what", "where"], rows)
 
+    def image_size(
+        self, image: Path, stated: Sequence[float | str] | None, annotations: Path
+    ) -> tuple[int, int]:
+        """Upright width and height, or zeros; a problem, or a size that is not `stated`, is an error."""
+        try:
+            with image.open("rb") as file, decoding.opened(file) as picture:
+                (width, height), orientation = picture.size, decoding.exif_orientation(picture)
+        except Exception as error:  # decoders raise errors of any type
+            missing = "missing; write / between its folders" if "\\" in image.name else "missing"
+            what = missing if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+            self.errors.append(f"{image}: {what}")
+            return 0, 0
+        if orientation > 1:
+            self.notes["images turned upright by their EXIF orientation"].append(image.name)
+        if turned := orientation >= 5:
+            width, height = height, width
+        if stated and [number_in(length) for length in stated] != [width, height]:
+            upright = ", upright by its EXIF orientation" if turned else ""
+            self.errors.append(
+                f"{annotations}: states {stated[0]}x{stated[1]} pixels, but {image.name} has "
+                f"{width}x{height}{upright}"
+            )
+        return width, height
+
+    def clip_boxes(
+        self, corners: list[tuple[float, float, float, float]], size: tuple[int, int], name: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Boxes (n, 4) clipped to their image of this width and height; `name` is for the notes.
+
+        Also which extended beyond the image, (n,), and which have no area, (n,).
+        """
+        boxes = np.array(corners, np.float32).reshape(-1, 4)
+        low, high = boxes[:, :2], boxes[:, 2:]
+        ends = np.array(size, np.float32)
+        beyond = np.asarray(((low < -0.5) | (high > ends + 0.5)).any(1))
+        low, high = low.clip(0, ends), high.clip(0, ends)
+        empty = np.asarray((high <= low).any(1))
+        for kind, affected in (
+            ("boxes that extend beyond their image, clipped", beyond),
+            ("boxes without area, dropped", empty),
+        ):
+            for i in np.flatnonzero(affected):
+                self.notes[kind].append(f"{name} {boxes[i].tolist()}")
+        return np.concatenate([low, high], 1), beyond, empty
+
 
 @dataclass(frozen=True)
 class DataSet:
@@ -122,59 +167,12 @@ class DataSet:
         return sha.hexdigest()
 
 
-def image_size(
-    image: Path, stated: Sequence[float | str] | None, annotations: Path, findings: Findings
-) -> tuple[int, int]:
-    """Upright width and height, or zeros; a problem, or a size that is not `stated`, goes to `findings`."""
-    try:
-        with image.open("rb") as file, decoding.opened(file) as picture:
-            (width, height), orientation = picture.size, decoding.exif_orientation(picture)
-    except Exception as error:  # decoders raise errors of any type
-        missing = "missing; write / between its folders" if "\\" in image.name else "missing"
-        what = missing if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-        findings.errors.append(f"{image}: {what}")
-        return 0, 0
-    if orientation > 1:
-        findings.notes["images turned upright by their EXIF orientation"].append(image.name)
-    if turned := orientation >= 5:
-        width, height = height, width
-    if stated and [number_in(length) for length in stated] != [width, height]:
-        upright = ", upright by its EXIF orientation" if turned else ""
-        findings.errors.append(
-            f"{annotations}: states {stated[0]}x{stated[1]} pixels, but {image.name} has "
-            f"{width}x{height}{upright}"
-        )
-    return width, height
-
-
 def number_in(text: float | str) -> float:
     """The number that a file states; NaN if it states none."""
     try:
         return float(text)
     except (OverflowError, TypeError, ValueError):
         return float("nan")
-
-
-def clip_boxes(
-    corners: list[tuple[float, float, float, float]], size: tuple[int, int], name: str, findings: Findings
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes (n, 4) clipped to their image of this width and height; `name` is for the notes.
-
-    Also which extended beyond the image, (n,), and which have no area, (n,).
-    """
-    boxes = np.array(corners, np.float32).reshape(-1, 4)
-    low, high = boxes[:, :2], boxes[:, 2:]
-    ends = np.array(size, np.float32)
-    beyond = np.asarray(((low < -0.5) | (high > ends + 0.5)).any(1))
-    low, high = low.clip(0, ends), high.clip(0, ends)
-    empty = np.asarray((high <= low).any(1))
-    for kind, affected in (
-        ("boxes that extend beyond their image, clipped", beyond),
-        ("boxes without area, dropped", empty),
-    ):
-        for i in np.flatnonzero(affected):
-            findings.notes[kind].append(f"{name} {boxes[i].tolist()}")
-    return np.concatenate([low, high], 1), beyond, empty
 
 
 def read_text(path: Path) -> str:

@@ -9,16 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from cl.detection.records import (
-    FARTHEST,
-    DataSet,
-    Findings,
-    Record,
-    clip_boxes,
-    image_size,
-    number_in,
-    read_text,
-)
+from cl.detection.records import FARTHEST, DataSet, Findings, Record, number_in, read_text
 
 CLASSES = [
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat",
@@ -88,7 +79,7 @@ def _classes(images: Iterable[_Image], findings: Findings) -> list[str]:
 
 def _record(number: int, image: _Image, classes: list[str], findings: Findings) -> Record:
     stated = [image.xml.findtext(f"size/{tag}", "") for tag in ("width", "height")]
-    size = image_size(image.path, stated if all(stated) else None, image.file, findings)
+    size = findings.image_size(image.path, stated if all(stated) else None, image.file)
     boxes, labels, difficult = [], [], []
     for element in image.xml.iter("object"):
         name = _name(element)
@@ -100,7 +91,7 @@ def _record(number: int, image: _Image, classes: list[str], findings: Findings) 
         boxes.append((x0 - 1, y0 - 1, x1, y1))  # VOC counts pixels from 1 and includes both ends
         labels.append(classes.index(name))
         difficult.append(element.findtext("difficult", "0").strip() == "1")
-    clipped, _, empty = clip_boxes(boxes, size, image.file.name, findings)
+    clipped, _, empty = findings.clip_boxes(boxes, size, image.file.name)
     arrays = clipped, np.array(labels, np.int64), np.array(difficult, bool)
     return Record(number, image.path, *size, *arrays).select(~empty)
 

@@ -77,18 +77,19 @@ class Images(Sequence[Image], ABC):
 class Listing(Images):
     """Image files below a folder or URL, listed in a temporary file: each takes 8 bytes of memory.
 
-    Add all of them before reading the first. bands: their names, if each has its own file.
+    Add all of them before reading the first. keys: shared by lists in which no two images may have one key.
+    bands: their names, if each has its own file.
     """
 
-    def __init__(self, root: Path, keys: Keys, bands: Sequence[str] = ()) -> None:
-        self._root, self._keys, self._bands = str(root).rstrip("/"), keys, bands
+    def __init__(self, root: Path, keys: Keys | None = None, bands: Sequence[str] = ()) -> None:
+        self._root, self._keys, self._bands = str(root).rstrip("/"), keys or Keys(), bands
         self._file, self._ends = tempfile.TemporaryFile(), array("Q", [0])  # noqa: SIM115, stays open
         self._rows: mmap.mmap | None = None
 
     def add(
         self, name: str, status: str | None, label: int = UNLABELLED, files: Sequence[str] = (), **values: str
     ) -> None:
-        """Add a file by its path below the root, which must already be in the keys.
+        """Add a file by its path below the root.
 
         Args:
             status: the file's size and version; None: look them up later.
@@ -96,6 +97,7 @@ class Listing(Images):
             values: fields of `Image`: group, positive, within.
         """
         assert self._rows is None
+        self._keys.add(name)
         cells = (values.get(each, "") for each in VALUES)
         row = "\0".join((name, status or "", str(label), *cells, *files)).encode()
         self._file.write(row)

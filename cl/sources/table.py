@@ -155,7 +155,6 @@ def splits(config: Config, raw: Path) -> Splits:
         share = share_of_few(labelled, share, LEAST_LABELLED) if rare else share_of_few(few, share)
     kept = _kept_for_training(rows)
     for row in rows:
-        keys.add(row.path)
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
         split = row.split or ("val" if is_val else "train")
         roles = {role: cell or "" for role, cell in zip(config.value_columns, row.others, strict=False)}

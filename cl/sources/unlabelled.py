@@ -43,7 +43,6 @@ def splits(config: Config, raw: Path) -> Splits:
     first = list(islice(images, FEW))
     holdout = share_of_few([name for name, _ in first], config.holdout)
     for name, status in chain(first, images):
-        keys.add(name)
         (val if held_out(name, holdout) else train).add(name, status)
     if not train or not val:
         count = len(train) + len(val)

@@ -132,7 +132,6 @@ def shards(
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
-        keys.add(name)
         train.add(name, None)
     storage = Storage(**{"shard_images": 4, **STORAGE, "upright": True, "channels": channels})
     manifest = writing.write(Splits([], train, val), "unlabelled", storage, folder / "shards", Team(workers))

@@ -17,7 +17,7 @@ from cl.evaluations import EvaluatedEncoder, EvaluationContext
 from cl.features.extraction import Pixels
 from cl.images.folders import images_below
 from cl.images.image import Splits
-from cl.images.listing import Keys, Listing
+from cl.images.listing import Listing
 from cl.runtime import machine
 from cl.shards import writing
 from cl.shards.manifest import Manifest
@@ -69,10 +69,8 @@ def stored(
 
 def listing_of(root: Path) -> Listing:
     """The images below a folder, without labels."""
-    keys = Keys()
-    listed = Listing(root, keys)
+    listed = Listing(root)
     for name, status in images_below(root, "", Counter()):
-        keys.add(name)
         listed.add(name, status)
     return listed
 

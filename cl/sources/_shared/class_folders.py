@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cl.images.folders import SUFFIXES, classes_in, images_below, is_class
 from cl.images.image import Splits
-from cl.images.listing import Keys, Listing
+from cl.images.listing import Listing
 
 KAGGLE = "LOC_val_solution.csv"
 
@@ -64,12 +64,10 @@ def check_layout(root: Path) -> None:
 def _images(root: Path, folders: list[str], left_out: Counter[str], suffixes: set[str]) -> Listing:
     """List the images of all class folders, sorted by name; `left_out` counts other entries by reason."""
     left_out["next to the class folders"] += sum(not is_class(path) for path in root.iterdir())
-    keys = Keys()
-    listed = Listing(root, keys)
+    listed = Listing(root)
     for label, name in enumerate(folders):
         before = len(listed)
         for path, status in images_below(root, name, left_out, suffixes):
-            keys.add(path)
             listed.add(path, status, label)
         if len(listed) == before:
             raise ValueError(
