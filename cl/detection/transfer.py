@@ -50,10 +50,6 @@ class Detection(Task):
         assert isinstance(detector, nn.Module)
         set_groups(detector, 1)
         self.detector = detector
-        detector.predictor.register_forward_hook(self._keep_largest_logit)
-
-    def _keep_largest_logit(self, predictor: nn.Module, inputs: Any, outputs: tuple[Tensor, ...]) -> None:
-        self.largest_logit = outputs[0].detach().amax()
 
     def forward(self, items: list[Any]) -> Tensor:
         with self.machine.autocast():

@@ -73,10 +73,6 @@ class Aggregation(Contrast):
         """(N, 1): between each query and the row of its image."""
         return 2 - 2 * (self.queries[:, None] * self.positives).sum(2)
 
-    def largest_logit(self) -> Tensor:
-        """Scalar: the largest logit of a query and the row of its image."""
-        return (1 - self.squared_distances().amin() / 2) / self.temperature
-
 
 class Method(MemoryBankMethod):
     """Zhuang et al. 2019, section 3.2: background neighbours, and those in a cluster with the image.

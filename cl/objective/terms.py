@@ -125,10 +125,6 @@ class Contrast:
         queries, positives = F.normalize(self.queries, dim=-1), F.normalize(own, dim=-1)
         return 2 - 2 * torch.einsum("nd,npd->np", queries, positives)
 
-    def largest_logit(self) -> Tensor:
-        """Scalar: the largest logit of the positives, for the message about a loss that is not finite."""
-        return self.positive_logits().amax()
-
 
 def of_same_value(keys: Tensor, batch: Batch, *, queries: int = 1) -> tuple[Tensor, Tensor] | None:
     """The keys of the k - 1 images drawn together with each image, and which of these have its value.
@@ -182,10 +178,6 @@ class Agreement:
         """(N, P): |q - p|^2 of the pairs."""
         return 2 - 2 * self.cosines()
 
-    def largest_logit(self) -> Tensor:
-        """Scalar: the largest cosine."""
-        return self.cosines().amax()
-
 
 @dataclass(frozen=True)
 class TwoViews:
@@ -224,10 +216,6 @@ class TwoViews:
     def squared_distances(self) -> Tensor:
         """(N, 1): |a - b|^2 of the two views, as unit rows."""
         return 2 - 2 * torch.einsum("nd,npd->np", self.queries, self.positives)
-
-    def largest_logit(self) -> Tensor:
-        """Scalar: the largest coordinate."""
-        return torch.maximum(self.first.abs().amax(), self.second.abs().amax())
 
     def _centred(self) -> list[Tensor]:
         views = self.first, self.second

@@ -1,6 +1,5 @@
 """The task of pretraining: a method and a loss."""
 
-from functools import reduce
 from types import ModuleType
 
 import torch
@@ -70,7 +69,6 @@ class PretrainingTask(Task):
 
     @torch.no_grad()
     def _note(self, terms: list[Term]) -> None:
-        self.largest_logit = reduce(torch.maximum, [term.largest_logit() for term in terms])
         self.alignment = torch.cat([term.squared_distances().flatten() for term in terms]).mean()
         contrasts = [term for term in terms if isinstance(term, Contrast)]
         if contrasts and self.method.negatives_are_images:

@@ -73,7 +73,7 @@ def train(
             _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config)
             task.after_step(done / steps)
-            metrics.add(step, lr, task.reported(loss), norm, task.largest_logit)
+            metrics.add(step, lr, task.reported(loss), norm)
             stopping, saving = stop_sync.agree(done, stop)
             epoch_ends = done % steps_per_epoch == 0 or done == steps
             whole = epoch_ends or saving or stopping or task.machine.read_every == 1
@@ -188,7 +188,7 @@ def replicated(task: Task) -> nn.Module:
 
 
 class MetricBuffer:
-    """The losses, gradient norm and largest logit of each step, on the device until `flush`; and epoch rows.
+    """The losses and the gradient norm of each step, on the device until `flush`; and epoch rows.
 
     history: what `state` returned in the run to resume, or {}. remedy: advice for a loss that is not finite.
     """
@@ -209,24 +209,21 @@ class MetricBuffer:
         """What a checkpoint stores."""
         return {"rows": self.rows, "losses": self.losses, "norms": self.norms}
 
-    def add(
-        self, step: int, lr: float, losses: dict[str, Tensor], norm: Tensor, largest_logit: Tensor
-    ) -> None:
+    def add(self, step: int, lr: float, losses: dict[str, Tensor], norm: Tensor) -> None:
         """Record a step without waiting for the device; `losses` are scalars by column, first `loss`."""
         self._steps.append((step, lr))
         self._columns = list(losses)
-        values = (*losses.values(), norm, largest_logit)
-        self._unread.append(torch.stack([x.detach().float() for x in values]))
+        self._unread.append(torch.stack([x.detach().float() for x in (*losses.values(), norm)]))
 
     def flush(self, *, wait: bool = True) -> None:
-        """Read the recorded steps of all ranks: mean losses, largest norm and largest logit.
+        """Read the recorded steps of all ranks: mean losses and the largest norm.
 
         Without `wait`, they are read by the next call, so that a GPU need not finish its work.
         FloatingPointError names the first step whose loss or gradient is not finite.
         """
         self._read()
         if self._unread:
-            table = gather(torch.stack(self._unread)[None])  # (W, steps, columns + 2)
+            table = gather(torch.stack(self._unread)[None])  # (W, steps, columns + 1)
             self._arriving = (list(self._steps), *to_host(table))
             self._steps.clear()
             self._unread.clear()
@@ -240,18 +237,14 @@ class MetricBuffer:
         self._arriving = None
         if arrived:
             arrived.synchronize()
-        means, largest = table[..., :-2].mean(0).tolist(), table[..., -2:].amax(0).tolist()
-        for (step, lr), losses, (norm, logit) in zip(steps, means, largest, strict=True):
-            loss_is_finite = math.isfinite(losses[0])
-            if not (loss_is_finite and math.isfinite(norm)):
-                problem = (
-                    f"norm of the gradient is {norm:.4g}" if loss_is_finite else f"loss is {losses[0]:.4g}"
-                )
-                raise FloatingPointError(
-                    f"the {problem} at step {self.plan.first_step + step} "
-                    f"(loss {losses[0]:.4g}, largest logit {logit:.4g}, "
-                    f"learning rate {lr:.3g}); the weights of the last checkpoint are kept. {self.remedy}"
-                )
+        means, norms = table[..., :-1].mean(0).tolist(), table[..., -1].amax(0).tolist()
+        for (step, lr), losses, norm in zip(steps, means, norms, strict=True):
+            for name, value in (("loss", losses[0]), ("norm of the gradient", norm)):
+                if not math.isfinite(value):
+                    raise FloatingPointError(
+                        f"the {name} is {value:.4g} at step {self.plan.first_step + step} "
+                        f"(learning rate {lr:.3g}); the weights of the last checkpoint are kept. {self.remedy}"
+                    )
             for column, loss in zip(self._columns, losses, strict=True):
                 self.losses.setdefault(column, []).append(loss)
             self.norms.append(norm)

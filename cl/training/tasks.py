@@ -15,7 +15,6 @@ from cl.runtime.machine import Machine
 class Task(nn.Module):
     """A module whose `forward(batch)` turns a batch into a loss, a scalar."""
 
-    largest_logit: Tensor  # of the last batch, a scalar on the device
     captured = False  # whether encoders run as CUDA graphs, whose outputs the next step overwrites
     # Advice if a loss is not finite.
     remedy = "Lower base_lr or lengthen warmup_epochs of this training's optim"
@@ -78,7 +77,6 @@ class SupervisedTask(Task):
     def forward(self, batch: Batch) -> Tensor:
         with self.machine.autocast():
             logits = self.classifier(self.backbone(batch.views[0]))
-        self.largest_logit = logits.detach().amax()
         return F.cross_entropy(logits.float(), batch.labels)
 
 
@@ -100,9 +98,7 @@ class Probes(Task):
         backbone = self.frozen[0].eval()
         with torch.no_grad(), self.machine.autocast():
             features = backbone(batch.views[0]).float()  # (N, D)
-        logits = [head(features) for head in self.heads]  # (N, classes) each
-        self.largest_logit = torch.stack([x.detach().amax() for x in logits]).amax()
-        losses = torch.stack([F.cross_entropy(x, batch.labels) for x in logits])
+        losses = torch.stack([F.cross_entropy(head(features), batch.labels) for head in self.heads])
         self.losses = losses.detach()
         return losses.sum()
 

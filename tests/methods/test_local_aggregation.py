@@ -74,7 +74,6 @@ def test_what_is_measured_is_the_distance_to_the_own_row() -> None:
     own = method.bank.rows[3:11]
     term = method(batch_of(inputs, first=3))[0]
     torch.testing.assert_close(term.squared_distances()[:, 0], (z - own).square().sum(1))
-    torch.testing.assert_close(term.largest_logit(), (z * own).sum(1).amax() / TAU)
 
 
 def test_queries_without_close_or_without_far_neighbours() -> None:

@@ -102,7 +102,6 @@ def test_distances_are_of_the_positive_pairs() -> None:
     for term in terms:
         torch.testing.assert_close(term.squared_distances(), expected)
         assert term.weight == 1
-        assert term.largest_logit().ndim == 0
         torch.testing.assert_close(term.queries, first)
         torch.testing.assert_close(term.positives[:, 0], second)
     for length, unit in ((2, False), (0.5, True)):

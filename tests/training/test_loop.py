@@ -176,7 +176,7 @@ def test_clipping_bounds_the_gradient_of_all_parameters_together(train, monkeypa
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train) -> None:
-    message = r"the loss is nan at step \d+ \(loss nan, largest logit .*, learning rate .*Lower"
+    message = r"the loss is nan at step \d+ \(learning rate .*Lower"
     with pytest.raises(FloatingPointError, match=message):
         train(settings={"epochs": 15, "base_lr": 1e38, "warmup_epochs": 0})
 
@@ -185,11 +185,11 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     """Losses are read some steps later: the message names the first bad step; earlier ones are recorded."""
     metrics = MetricBuffer({}, "Lower optim.base_lr", Plan(8, 2, seed=0))
     for step, norm in enumerate([1.0, 2.0, math.inf, math.nan]):
-        metrics.add(step, 0.1 * step, {"loss": torch.tensor(4.0)}, torch.tensor(norm), torch.tensor(9.0))
+        metrics.add(step, 0.1 * step, {"loss": torch.tensor(4.0)}, torch.tensor(norm))
     with pytest.raises(FloatingPointError) as error:
         metrics.flush()
     assert str(error.value).startswith(
-        "the norm of the gradient is inf at step 2 (loss 4, largest logit 9, learning rate 0.2); the weights"
+        "the norm of the gradient is inf at step 2 (learning rate 0.2); the weights"
     )
     assert metrics.norms == [1.0, 2.0]
 
@@ -209,7 +209,7 @@ def test_a_gpu_is_not_waited_for_before_the_end_of_an_epoch(monkeypatch) -> None
         value, norm = torch.ones((), device=GPU), torch.ones((), device=GPU)
         for reading in range(3):
             for _ in range(2):
-                metrics.add(2 * reading, 0.1, {"loss": value}, norm, norm)
+                metrics.add(2 * reading, 0.1, {"loss": value}, norm)
             metrics.flush(wait=False)
             assert len(metrics.norms) == 2 * reading
         metrics.flush()
@@ -231,7 +231,7 @@ def test_of_several_classifiers_the_smallest_loss_is_shown() -> None:
     metrics = MetricBuffer({}, "", Plan(8, 2, seed=0))
     assert math.isnan(metrics.last_loss())
     losses = {"loss": torch.tensor(500.5), "head_0_loss": torch.tensor(1.0), "head_1_loss": torch.tensor(1e3)}
-    metrics.add(0, 0.1, losses, torch.tensor(1.0), torch.tensor(9.0))
+    metrics.add(0, 0.1, losses, torch.tensor(1.0))
     metrics.flush()
     assert metrics.last_loss() == 1
 

@@ -23,10 +23,6 @@ class Detector(Protocol):
     def pretrained(self) -> nn.Module:
         """The pretrained layers that feed the proposals: stem to res4 (C4) or to res5 (FPN)."""
 
-    @property
-    def predictor(self) -> nn.Module:
-        """The module that returns a tuple whose first entry is the class logits, (regions, classes + 1)."""
-
     def item(self, sample: Sample) -> Any:
         """One image in the form that `forward` takes; called from several threads."""
 

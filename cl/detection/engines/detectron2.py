@@ -74,10 +74,6 @@ class Detector(nn.Module):
         features = self.network.backbone
         return features.bottom_up if self.config.detector == "faster_rcnn_fpn" else features
 
-    @property
-    def predictor(self) -> nn.Module:
-        return self.network.roi_heads.box_predictor
-
     def item(self, sample: Sample) -> dict[str, Any]:
         height, width = sample.image.shape[1:]
         instances = Instances((height, width), gt_boxes=Boxes(sample.boxes), gt_classes=sample.labels)

@@ -99,10 +99,6 @@ class Detector(nn.Module):
         body: nn.Module = getattr(features, "body", features)
         return body
 
-    @property
-    def predictor(self) -> nn.Module:
-        return self.network.roi_heads.box_predictor
-
     def item(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         target = {"boxes": sample.boxes, "labels": sample.labels + 1}
         if self.masks:
