@@ -16,7 +16,7 @@ from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
 from cl.networks.batch_norm import has_batch_norm
-from cl.pretraining import selection, view_sheet
+from cl.pretraining import collapse, view_sheet
 from cl.pretraining.adaptation import Adaptation
 from cl.pretraining.task import PretrainingTask
 from cl.runtime.machine import Machine
@@ -74,7 +74,7 @@ def main() -> None:
                 results.notes["adaptation"] = outcome.notes | {"arms": quality}
                 progress.say(outcome.sentence)
             sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))
-            found = selection.verdict(rows, *sizes, negatives=bool(task.negatives))
+            found = collapse.verdict(rows, *sizes, negatives=bool(task.negatives))
             results.notes |= {"state": found.state, "verdict": found.sentence}
             progress.say(found.sentence)
             parent = results.notes["parent"] = weights.summary(params.start_name)

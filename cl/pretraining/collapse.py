@@ -1,6 +1,12 @@
-"""Whether embeddings collapse to a point (complete collapse) or to few dimensions (dimensional collapse)."""
+"""Whether embeddings collapse to a point (complete collapse) or to few dimensions (dimensional collapse).
+
+The verdict on a whole pretraining reads its log, without labels. The epoch to use is the last one:
+docs/results/selection.md compares this with other rules.
+"""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +17,11 @@ DIMENSIONS = 0.01  # least effective rank, as a fraction of the width
 OF_IMAGES = 0.2  # a least effective rank that few images cannot reach is lowered to this fraction of them
 FEWEST = 5  # epochs that show a collapse or a trend: embeddings may start at one point and leave it
 LINE = 2.0  # least effective rank of any width; below it, embeddings are nearly on a line
+MEASURE = "effective_rank"  # whose trend the verdict tests
+END = 0.25  # the last fraction of the run, whose trend is tested
+LEVEL = 0.05  # significance level of the test
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 @torch.no_grad()
@@ -77,3 +88,51 @@ def remedy(*, negatives: bool) -> str:
     """What to change after a collapse of a method with or without negatives."""
     last = "weaken the augmentation" if negatives else "choose a method and loss with negatives"
     return f"lower optim.base_lr, lengthen optim.warmup_epochs, or {last}"
+
+
+class Verdict(NamedTuple):
+    """The state of a run, and a sentence for the user."""
+
+    state: Literal["unknown", "collapsed", "still improving", "finished"]
+    sentence: str
+
+
+def verdict(rows: Rows, width: int, images: float = math.inf, *, negatives: bool = False) -> Verdict:
+    """The verdict on a run from its rows in epochs.csv, without the columns that need labels.
+
+    Collapsed: the alarm for embeddings of this width is on at the end. Still
+    improving: MEASURE rises in the last quarter of the epochs (Mann's test of Kendall's tau, 1945). Fewer
+    than FEWEST epochs show neither: embeddings may start at one point and leave it later.
+
+    Args:
+        images: how many images were measured.
+        negatives: whether the method has any, which decides the advice after a collapse.
+    """
+    last = int(rows[-1]["epoch"])
+    if len(rows) < FEWEST:
+        sentence = f"too short to tell whether the encoder still improves (at least {FEWEST} epochs)"
+        return Verdict("unknown", sentence)
+    if first := _collapsed_since(rows, width, images):
+        advice = remedy(negatives=negatives)
+        sentence = f"the embeddings collapsed in epoch {first} and did not recover; {advice}"
+        return Verdict("collapsed", sentence)
+    from scipy.stats import kendalltau  # late: slow to import
+
+    end = [float(row[MEASURE]) for row in rows[-max(FEWEST, round(END * len(rows))) :]]
+    if kendalltau(range(len(end)), end, alternative="greater").pvalue < LEVEL:
+        longer = f"train longer, for example with -S optim.epochs={2 * len(rows)}"
+        rises = "its embeddings spread over more and more dimensions"
+        return Verdict("still improving", f"still improving at epoch {last}, the last ({rises}); {longer}")
+    rests = "its embeddings spread over no more dimensions than before"
+    return Verdict("finished", f"finished at epoch {last}, the last: {rests}")
+
+
+def _collapsed_since(rows: Rows, width: int, images: float) -> int | None:
+    """The epoch since which the alarm has been on without a break; None if it is off in the last."""
+    since = None
+    for row in reversed(rows):
+        measures = {name: float(row[name]) for name in ("embedding_std", "effective_rank")}
+        if not alarm(measures, width, images):
+            break
+        since = int(row["epoch"])
+    return since

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cl.pretraining.selection import verdict
+from cl.pretraining.collapse import verdict
 from tests.support.files import read_csv
 
 WIDTH = 128
