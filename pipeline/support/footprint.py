@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from cl.runtime.cores import available_memory
 from cl.runtime.distributed import max_over_ranks
-from cl.runtime.memory import available
 
 
 def peak(device: torch.device) -> int:
@@ -20,7 +20,7 @@ def peak(device: torch.device) -> int:
 
 def free(device: torch.device) -> int:
     """The bytes of the same memory that this run may use."""
-    return torch.cuda.mem_get_info()[0] if device.type == "cuda" else available() + peak(device)
+    return torch.cuda.mem_get_info()[0] if device.type == "cuda" else available_memory() + peak(device)
 
 
 def peak_of_tree(pid: int) -> int:

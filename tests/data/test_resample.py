@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from cl.data import resample
+from cl.data import device_crops
 from cl.data.views import View, resize
 from tests.support.pictures import photograph
 
@@ -30,7 +30,7 @@ def boxes_in(height: int, width: int) -> list[tuple[int, int, int, int]]:
 
 def together(image: torch.Tensor, boxes: list, size: int, interpolation: str) -> torch.Tensor:
     images = image.expand(len(boxes), *image.shape)
-    return resample.crop(images, torch.tensor(boxes), size, interpolation)
+    return device_crops.crop(images, torch.tensor(boxes), size, interpolation)
 
 
 def by_worker(pixels: np.ndarray, boxes: list, view: View) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_the_products_use_all_bits_of_their_weights(monkeypatch: pytest.MonkeyPa
     before = torch.backends.cuda.matmul.allow_tf32
     try:
         torch.backends.cuda.matmul.allow_tf32 = True
-        resample.crop(image, box, 4, "bilinear")
+        device_crops.crop(image, box, 4, "bilinear")
         assert torch.backends.cuda.matmul.allow_tf32
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
