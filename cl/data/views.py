@@ -293,40 +293,29 @@ def cut_patches(pixels: np.ndarray, view: View, rng: RandomNumbers, patches: lis
 def draw_colour_params(view: View, rng: RandomNumbers) -> ColourParams[float]:
     """Random parameters of the colour operations of `view`.
 
-    Always takes 14 random numbers, and 4 more for the photometric operation.
+    Always takes 14 random numbers, and 4 more for the photometric operation: bits from 4 to 8, sharpness from
+    0.1 to 1.9 and threshold from 0 to 1 (PIRL's code).
     """
     flip, jitter, grayscale, blur, sigma, solarize, *factors = rng.take(14)
     brightness, contrast, saturation, hue, *sort_keys = [2 * factor - 1 for factor in factors]
-    first, second, third, fourth = sorted(range(4), key=sort_keys.__getitem__)
     low, high = view.blur.sigma
-    photometric, bits, sharpness, threshold = _draw_photometric_params(view.photometric, rng)
+    photometric = [0.0] * 4
+    if view.photometric is not None:
+        flag, bits, sharpness, threshold = rng.take(4)
+        photometric = [flag < view.photometric, 4 + int(5 * bits), 0.1 + (1.9 - 0.1) * sharpness, threshold]
     return ColourParams(
-        flip=flip < view.flip,
-        jitter=jitter < view.jitter.p,
-        first=first,
-        second=second,
-        third=third,
-        fourth=fourth,
-        brightness=1 + view.jitter.brightness * brightness,
-        contrast=1 + view.jitter.contrast * contrast,
-        saturation=1 + view.jitter.saturation * saturation,
-        hue=view.jitter.hue * hue,
-        grayscale=grayscale < view.grayscale,
-        sigma=low + (high - low) * sigma if blur < view.blur.p else 0,
-        solarize=solarize < view.solarize,
-        photometric=photometric,
-        bits=bits,
-        sharpness=sharpness,
-        threshold=threshold,
+        flip < view.flip,
+        jitter < view.jitter.p,
+        *sorted(range(4), key=sort_keys.__getitem__),
+        1 + view.jitter.brightness * brightness,
+        1 + view.jitter.contrast * contrast,
+        1 + view.jitter.saturation * saturation,
+        view.jitter.hue * hue,
+        grayscale < view.grayscale,
+        low + (high - low) * sigma if blur < view.blur.p else 0,
+        solarize < view.solarize,
+        *photometric,
     )
-
-
-def _draw_photometric_params(probability: float | None, rng: RandomNumbers) -> list[float]:
-    """Flag, bits from 4 to 8, sharpness from 0.1 to 1.9 and threshold from 0 to 1 (PIRL's code)."""
-    if probability is None:
-        return [0.0] * 4
-    flag, bits, sharpness, threshold = rng.take(4)
-    return [flag < probability, 4 + int(5 * bits), 0.1 + (1.9 - 0.1) * sharpness, threshold]
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
@@ -76,10 +76,15 @@ def measure_epoch(
     queries = features(EvalSet(val, transform, chosen))
     embeddings = F.normalize(projector(queries), dim=1)
     measured: dict[str, float] = {}
-    if train.manifest.classes:
-        truth = to_device(torch.from_numpy(val.labels(chosen)), queries.device)
+    if classes := len(train.manifest.classes):
         bank = EvalSet(train, transform, train.evaluated(config.bank))
-        measured |= _knn(projector, config, features(bank), bank, queries, truth)
+        known = train.labels(bank.positions), val.labels(chosen)
+        labels, truth = (to_device(torch.from_numpy(each), queries.device) for each in known)
+        rows = features(bank)
+        for name, network in (("knn_top1", nn.Identity()), ("knn_embedding_top1", projector)):
+            found, keys = (F.normalize(network(x), dim=1) for x in (queries, rows))
+            predicted = classify(found, keys, labels, classes, k=[config.k], temperature=config.temperature)
+            measured[name] = top1(predicted[0], truth)
     measured["alignment"] = float(mean_over_ranks(task.alignment))
     measures = collapse.measures(embeddings)
     if task.has_groups:
@@ -89,17 +94,3 @@ def measure_epoch(
     if warning and trained >= collapse.FEWEST and task.progress > EARLY:
         progress.say(warning)
     return measured | measures
-
-
-def _knn(
-    projector: nn.Module, config: Config, bank: Tensor, images: EvalSet, queries: Tensor, truth: Tensor
-) -> dict[str, float]:
-    """Accuracy on queries (Q, D) of the classes `truth` (Q,), by the features (B, D) of the bank's images."""
-    labels = to_device(torch.from_numpy(images.reader.labels(images.positions)), bank.device)
-    classes = len(images.reader.manifest.classes)
-    measured = {}
-    for name, network in (("knn_top1", nn.Identity()), ("knn_embedding_top1", projector)):
-        keys, rows = (F.normalize(network(features), dim=1) for features in (bank, queries))
-        predicted = classify(rows, keys, labels, classes, k=[config.k], temperature=config.temperature)
-        measured[name] = top1(predicted[0], truth)
-    return measured

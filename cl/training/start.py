@@ -61,21 +61,17 @@ class Start:
             )
 
     def check_bands(self, names: Sequence[str]) -> None:
-        """Raises ValueError if a band of `init` is elsewhere in the images; numbers name no certain band.
+        """Raises ValueError if a band of `init` is elsewhere in the images, or if these are RGB (no names).
 
-        Images of RGB have no `names`.
+        Numbers name no certain band.
         """
         theirs = self.origin.get("bands", ())
-        if theirs and not names:
-            raise ValueError(
-                f"init takes the bands {', '.join(theirs)}, the images are RGB; list their bands in "
-                "dataset.channels, or choose another init"
-            )
         moved = set(theirs) & set(names) - {a for a, b in zip(theirs, names, strict=False) if a == b}
-        if any(not name.isdigit() for name in moved):
+        if any(not name.isdigit() for name in moved) or (theirs and not names):
+            found = f"have {', '.join(names)}" if names else "are RGB"
             raise ValueError(
-                f"init takes the bands {', '.join(theirs)}, the images have {', '.join(names)}; list them in "
-                "dataset.channels in the order of init"
+                f"init takes the bands {', '.join(theirs)}, the images {found}; list their bands in "
+                "dataset.channels in the order of init, or choose another init"
             )
 
     def load_backbone(self, network: nn.Module, config: BackboneConfig) -> None:

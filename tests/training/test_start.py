@@ -12,7 +12,9 @@ from cl.training import start
 def test_a_band_of_init_must_have_its_place_in_the_images() -> None:
     weights = start.Start(origin={"bands": ["red", "green", "blue"]})
     for names in (("blue", "green", "red"), ("green", "blue", "infrared")):
-        with pytest.raises(ValueError, match="red, green, blue, the images have .*; list them in dataset"):
+        with pytest.raises(
+            ValueError, match="red, green, blue, the images have .*; list their bands in dataset"
+        ):
             weights.check_bands(names)
     for names in (("red", "green", "blue"), ("red", "green", "infrared"), ("1", "2", "3")):
         weights.check_bands(names)
