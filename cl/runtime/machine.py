@@ -166,15 +166,15 @@ def settings_restored() -> Iterator[None]:
     """Undo at the end what `find` sets for the whole process, for callers that go on with their own work."""
     cudnn = BACKENDS.cudnn
     parts = BACKENDS.cuda.matmul, BACKENDS.mkldnn.matmul, cudnn.conv, cudnn.rnn
-    precisions = [part.fp32_precision for part in parts]
+    places = [*((part, "fp32_precision") for part in parts), (cudnn, "benchmark")]
+    places.append((torch.utils.deterministic, "fill_uninitialized_memory"))
+    before = [(place, name, getattr(place, name)) for place, name in places]
     products, convolutions = "highest", True  # PyTorch's defaults
     with contextlib.suppress(RuntimeError):  # raised if the caller has set `fp32_precision` instead
         products = torch.get_float32_matmul_precision()
     with contextlib.suppress(RuntimeError):
         convolutions = cudnn.allow_tf32
-    benchmark, threads = cudnn.benchmark, torch.get_num_threads()
-    deterministic = torch.get_deterministic_debug_mode()
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    threads, deterministic = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
     has_workspace = WORKSPACE in os.environ
     try:
@@ -182,12 +182,10 @@ def settings_restored() -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(products)
         cudnn.allow_tf32 = convolutions
-        for part, precision in zip(parts, precisions, strict=True):
-            part.fp32_precision = precision
-        cudnn.benchmark = benchmark
         torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(deterministic)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        for place, name, value in before:
+            setattr(place, name, value)
         if gpu is not None:
             torch.cuda.set_device(gpu)
         if not has_workspace:
