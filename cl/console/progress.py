@@ -200,13 +200,6 @@ class Meter:
         seconds = max(time.monotonic() - self.since, 1e-9)
         return {"images_per_second": self.images / seconds, "waiting_percent": 100 * self.waited / seconds}
 
-    def monitoring(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The result of `measure`, and its time as a percentage of the epoch's time."""
-        before = time.monotonic()
-        measured = measure()
-        took = time.monotonic() - before
-        return {**measured, "monitor_percent": 100 * took / max(before - self.since, 1e-9)}
-
     def epoch(self, row: dict[str, Any]) -> None:
         """Log the row of a finished epoch and show it, in a log file at most every few seconds."""
         self.log(row)

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from cl.console.progress import Meter, Progress
+from cl.console.progress import Progress
 from cl.console.stop import StoppedError, signals
 from cl.data.order import Plan
 from cl.runtime.distributed import gather, gradient_group, max_over_ranks, rank, ranks
@@ -70,7 +69,10 @@ def train(
             optim.set_decay(optimizer, config, step / steps)
             factor = optim.lr_factor(config, step, steps, steps_per_epoch)
             lr = optim.set_lr(optimizer, config.peak_lr, factor)
-            _begin(task, plan.first_step + step, step / steps, steps_per_epoch)
+            number = plan.first_step + step
+            task.begin_step(number, step / steps)
+            if number % steps_per_epoch == 0:  # after begin_step: its random numbers come from this step
+                task.begin_epoch(number // steps_per_epoch)
             loss, norm = _optimize(model, inputs(batch), optimizer, config)
             task.after_step(done / steps)
             metrics.add(step, lr, task.reported(loss), norm)
@@ -81,25 +83,24 @@ def train(
                 metrics.flush(wait=whole)
             meter.step(plan.batch_size, metrics.last_loss(), lr)
             if epoch_ends:
-                _end_epoch(metrics.end_epoch(done, lr, meter.rates()), task, meter, each_epoch)
-            if checkpoints and epoch_ends and rank() == 0:
-                checkpoints.publish(metrics.rows)
-            if checkpoints and (saving or stopping or done == steps) and rank() == 0:
-                checkpoints.save(done, task, optimizer, {**metrics.state(), "used": meter.used()})
+                row = metrics.end_epoch(done, lr, meter.rates())
+                if each_epoch:
+                    task.eval()
+                    row |= each_epoch(row["epoch"])
+                    task.train()
+                meter.epoch(row)
+            if checkpoints and rank() == 0:
+                if epoch_ends:
+                    checkpoints.publish(metrics.rows)
+                if saving or stopping or done == steps:
+                    checkpoints.save(done, task, optimizer, {**metrics.state(), "used": meter.used()})
             if stopping and done < steps:
                 if checkpoints:
                     checkpoints.finish()
                 max_over_ranks()  # wait until rank 0 has saved
-                number = stop[0] if stop else signal.SIGTERM
-                raise StoppedError(number, done, saved=checkpoints is not None)
+                raise StoppedError(stop[0] if stop else signal.SIGTERM, done, saved=checkpoints is not None)
     task.eval()
     return metrics.rows
-
-
-def _begin(task: Task, step: int, progress: float, steps_per_epoch: int) -> None:
-    task.begin_step(step, progress)  # first: random numbers of an epoch come from its first step
-    if step % steps_per_epoch == 0:
-        task.begin_epoch(step // steps_per_epoch)
 
 
 def _optimize(
@@ -112,17 +113,6 @@ def _optimize(
     optimizer.step()
     optimizer.zero_grad()
     return loss, norm
-
-
-def _end_epoch(
-    row: dict[str, Any], task: Task, meter: Meter, each_epoch: Callable[[int], dict[str, float]] | None
-) -> None:
-    """Measure in eval mode, add the results to the row and show it."""
-    if each_epoch:
-        task.eval()
-        row |= meter.monitoring(partial(each_epoch, row["epoch"]))
-        task.train()
-    meter.epoch(row)
 
 
 def _restore(
@@ -200,8 +190,8 @@ class MetricBuffer:
         self.losses: dict[str, list[float]] = history.get("losses", {})
         self.norms: list[float] = history.get("norms", [])
         self.remedy = remedy
-        self._steps: list[tuple[int, float]] = []
         self._columns: list[str] = []
+        self._steps: list[tuple[int, float]] = []
         self._unread: list[Tensor] = []
         self._arriving: tuple[list[tuple[int, float]], Tensor, torch.cuda.Event | None] | None = None
 
