@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from cl.console.reasons import grouped, lines
-from cl.console.wording import counted
+from cl.console.wording import counted, grouped, lines
 from cl.images.decoding import NO_HEIC
 from cl.images.image import Splits
 from cl.runtime.cores import cores, workers

@@ -20,8 +20,7 @@ from cl.commands.jobs.embedding import EmbeddingJob
 from cl.commands.paths import File, Inputs, checked, existing, target_of
 from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
-from cl.console.reasons import lines
-from cl.console.wording import counted
+from cl.console.wording import counted, lines
 from cl.encoders.encoder import IMAGENET, Encoder, load, opened, remarks
 from cl.images.decoding import is_stack
 from cl.networks.backbones import check_size

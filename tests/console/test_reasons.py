@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import PurePath
 
-from cl.console.reasons import MOST, grouped, lines
+from cl.console.wording import MOST, grouped, lines
 from cl.images.folders import wrong_suffix
 
 
