@@ -20,7 +20,7 @@ from cl.console.wording import printable
 
 if TYPE_CHECKING:
     from cl.console.loggers import Loggers
-    from cl.console.progress import Progress, Usage
+    from cl.console.progress import Progress
 
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of stages that ended as asked
 FULL_OR_BROKEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE}
@@ -120,12 +120,4 @@ def progress(title: str, loggers: "Loggers | None" = None) -> "Progress":
 
     from cl.console.progress import Progress
 
-    return Progress(title, Console(stderr=True, quiet=not is_main_process()), loggers, usage())
-
-
-@functools.cache
-def usage() -> "Usage":
-    """What this process has used; shared by all trainings of a stage."""
-    from cl.console.progress import Usage
-
-    return Usage()
+    return Progress(title, Console(stderr=True, quiet=not is_main_process()), loggers)

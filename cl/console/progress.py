@@ -55,6 +55,9 @@ class Usage:
         return {name: count - then[name] for name, count in self.now().items()}
 
 
+USAGE = Usage()  # of this process, shared by all trainings of a stage
+
+
 class Progress:
     """Shows progress under a title; the loggers get the row of each epoch."""
 
@@ -63,10 +66,10 @@ class Progress:
         title: str,
         console: Console | None = None,
         loggers: Loggers | None = None,
-        usage: Usage | None = None,
+        usage: Usage = USAGE,
     ) -> None:
         self.title, self.console, self.loggers = title, console or Console(stderr=True), loggers
-        self.usage = usage or Usage()
+        self.usage = usage
 
     @contextmanager
     def task(

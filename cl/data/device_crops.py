@@ -25,7 +25,6 @@ from cl.runtime.machine import Machine, to_device
 
 SHARE = 0.25  # of the device's free memory, for the images
 BLOCK = 1024  # images copied to the device at a time
-MOST_WORKERS = 4  # each draws about 25,000 images per second, in two views
 REMEDY = "choose optim.cropping=workers"
 
 
@@ -50,9 +49,6 @@ class DeviceTrainSet(TrainSet):
                 rng = RandomNumbers(self.plan.seed, epoch, position, number)
                 boxes[number][row] = random_crop_box(self.images.shape[2:], view.area, rng)
                 colour_params[row, number] = draw_colour_params(view, rng)
-
-    def batches(self, start: int, stop: int, workers: int) -> Iterator[HostBatch]:
-        return super().batches(start, stop, min(workers, MOST_WORKERS))
 
     def inputs(self, here: Machine) -> "CropOnDevice":
         return CropOnDevice(self, here)

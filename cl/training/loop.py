@@ -191,9 +191,8 @@ class MetricBuffer:
         self.norms: list[float] = history.get("norms", [])
         self.remedy = remedy
         self._columns: list[str] = []
-        self._steps: list[tuple[int, float]] = []
-        self._unread: list[Tensor] = []
-        self._arriving: tuple[list[tuple[int, float]], Tensor, torch.cuda.Event | None] | None = None
+        self._unread: list[tuple[int, float, Tensor]] = []  # step, learning rate, and numbers
+        self._arriving: tuple[list[tuple[int, float, Tensor]], Tensor, torch.cuda.Event | None] | None = None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores."""
@@ -201,9 +200,9 @@ class MetricBuffer:
 
     def add(self, step: int, lr: float, losses: dict[str, Tensor], norm: Tensor) -> None:
         """Record a step without waiting for the device; `losses` are scalars by column, first `loss`."""
-        self._steps.append((step, lr))
         self._columns = list(losses)
-        self._unread.append(torch.stack([x.detach().float() for x in (*losses.values(), norm)]))
+        numbers = torch.stack([x.detach().float() for x in (*losses.values(), norm)])
+        self._unread.append((step, lr, numbers))
 
     def flush(self, *, wait: bool = True) -> None:
         """Read the recorded steps of all ranks: mean losses and the largest norm.
@@ -213,10 +212,9 @@ class MetricBuffer:
         """
         self._read()
         if self._unread:
-            table = gather(torch.stack(self._unread)[None])  # (W, steps, columns + 1)
-            self._arriving = (list(self._steps), *to_host(table))
-            self._steps.clear()
-            self._unread.clear()
+            table = gather(torch.stack([numbers for *_, numbers in self._unread])[None])
+            self._arriving = (self._unread, *to_host(table))  # (W, steps, columns + 1)
+            self._unread = []
         if wait:
             self._read()
 
@@ -228,7 +226,7 @@ class MetricBuffer:
         if arrived:
             arrived.synchronize()
         means, norms = table[..., :-1].mean(0).tolist(), table[..., -1].amax(0).tolist()
-        for (step, lr), losses, norm in zip(steps, means, norms, strict=True):
+        for (step, lr, _), losses, norm in zip(steps, means, norms, strict=True):
             for name, value in (("loss", losses[0]), ("norm of the gradient", norm)):
                 if not math.isfinite(value):
                     raise FloatingPointError(

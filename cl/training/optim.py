@@ -75,14 +75,11 @@ class Config(BaseConfig):
 
     @model_validator(mode="after")
     def _schedule_takes_its_options(self) -> "Config":
-        if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
+        ascending = self.milestones == sorted(self.milestones) and all(0 < m < 1 for m in self.milestones)
+        if not ascending or bool(self.milestones) != (self.schedule == "steps"):
             raise ValueError(
-                f"milestones={self.milestones} must be ascending fractions, such as 0.6 of the run"
-            )
-        if bool(self.milestones) != (self.schedule == "steps"):
-            raise ValueError(
-                "milestones belong to schedule=steps, which needs them; found "
-                f"schedule={self.schedule} with milestones={self.milestones}"
+                f"found schedule={self.schedule} with milestones={self.milestones}; schedule=steps needs "
+                "ascending fractions, such as 0.6 of the run, and others take none"
             )
         if isinstance(self.gamma, list) and len(self.gamma) != len(self.milestones):
             raise ValueError(f"gamma={self.gamma}, expected one for each of milestones={self.milestones}")

@@ -17,9 +17,9 @@ import click
 
 from cl.config import Params, load, read
 from cl.console import command, launch
-from cl.console.command import is_main_process, usage
+from cl.console.command import is_main_process
 from cl.console.loggers import Loggers
-from cl.console.progress import Progress
+from cl.console.progress import USAGE, Progress
 from cl.console.stop import StoppedError
 from cl.runtime import machine
 from cl.runtime.machine import Machine
@@ -169,10 +169,9 @@ def results(
     try:
         machine.gpus()  # raises here, not when the work is done and the hardware is recorded
         produced.folder.mkdir(parents=True)
-        total = usage()
-        before = total.now()
+        before = USAGE.now()
         yield produced
-        used = total.since(before)
+        used = USAGE.since(before)
         notes = produced.notes
         if name:
             measured = [each._asdict() for each in produced.measurements]

@@ -56,7 +56,7 @@ def test_every_result_records_how_it_was_made(
     with command.results("pretrain"):
         for part in ("a", "b"):
             train_tiny(
-                shard_folder, params, here, silent(command.usage()), checkpoints=Checkpoints(tmp_path / part)
+                shard_folder, params, here, silent(command.USAGE), checkpoints=Checkpoints(tmp_path / part)
             )
     took = time.monotonic() - began
     recorded = provenance_of(workspace, "pretrain")
@@ -113,7 +113,7 @@ def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, h
     def train(**options: Any) -> None:  # four epochs of 3 steps of 40 images each
         with command.results("pretrain"):
             train_tiny(
-                shard_folder, params, here, silent(command.usage()), checkpoints=checkpoints, **options
+                shard_folder, params, here, silent(command.USAGE), checkpoints=checkpoints, **options
             )
 
     with pytest.raises(StoppedError):
