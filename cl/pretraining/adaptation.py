@@ -154,16 +154,16 @@ class Adaptation:
 
     def keep_better(self, backbone: nn.Module, seed: int) -> Outcome:
         """Compare a trained backbone with its start, and leave the better one in it."""
-        outcome = self._judged(self._features(backbone), seed) if self.labelled else Outcome()
+        outcome = Outcome()
+        if self.labelled:
+            after, (labels, truth) = self._features(backbone), self.labels
+            banks = self.before[0][self.bank], after[0][self.bank]
+            scores = correctness(banks, labels[self.bank], (self.before[1], after[1]), truth, seed=seed)
+            classes = self.sets[0].reader.manifest.classes
+            outcome = verdict(scores, [classes[label] for label in truth], self.groups[1], seed)
         if not outcome.is_better:
             backbone.load_state_dict(self.start)
         return outcome
-
-    def _judged(self, after: list[Tensor], seed: int) -> Outcome:
-        (labels, truth), classes = self.labels, self.sets[0].reader.manifest.classes
-        banks = self.before[0][self.bank], after[0][self.bank]
-        scores = correctness(banks, labels[self.bank], (self.before[1], after[1]), truth, seed=seed)
-        return verdict(scores, [classes[label] for label in truth], self.groups[1], seed)
 
     def _features(self, backbone: nn.Module) -> list[Tensor]:
         """(N, D) of the training images and (M, D) of the held-out ones."""

@@ -112,9 +112,7 @@ def test_a_resumed_stage_counts_both_sessions(workspace, shard_folder, params, h
 
     def train(**options: Any) -> None:  # four epochs of 3 steps of 40 images each
         with command.results("pretrain"):
-            train_tiny(
-                shard_folder, params, here, silent(command.USAGE), checkpoints=checkpoints, **options
-            )
+            train_tiny(shard_folder, params, here, silent(command.USAGE), checkpoints=checkpoints, **options)
 
     with pytest.raises(StoppedError):
         train(each_epoch=stop)
