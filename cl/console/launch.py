@@ -52,7 +52,10 @@ def on_all_devices(
         if number == 1:
             return function(*args, **kwargs)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # binds a free port
-        variables = [_process_variables(rank, number, store.port) for rank in range(number)]
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}  # as torchrun would set
+        shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+        shared |= {"WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number)}
+        variables = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(number)]
         sys.exit(_run([sys.executable, *_command()], variables))
 
     return wrapped
@@ -71,19 +74,6 @@ def _launcher_variables(launcher: str) -> dict[str, str]:
     if "CL_LAUNCHED" in os.environ:
         raise ValueError(f"CL_LAUNCH={launcher} sets no RANK and WORLD_SIZE; choose for example torchrun")
     return {"CL_LAUNCHED": "1"}
-
-
-def _process_variables(rank: int, processes: int, port: int) -> dict[str, str]:
-    """The environment variables that torchrun would set."""
-    return {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-    }
 
 
 def processes() -> int:

@@ -303,7 +303,7 @@ def draw_colour_params(view: View, rng: RandomNumbers) -> ColourParams[float]:
     if view.photometric is not None:
         flag, bits, sharpness, threshold = rng.take(4)
         photometric = [flag < view.photometric, 4 + int(5 * bits), 0.1 + (1.9 - 0.1) * sharpness, threshold]
-    return ColourParams(
+    numbers: list[float] = [
         flip < view.flip,
         jitter < view.jitter.p,
         *sorted(range(4), key=sort_keys.__getitem__),
@@ -315,7 +315,8 @@ def draw_colour_params(view: View, rng: RandomNumbers) -> ColourParams[float]:
         low + (high - low) * sigma if blur < view.blur.p else 0,
         solarize < view.solarize,
         *photometric,
-    )
+    ]
+    return ColourParams(*numbers)
 
 
 def centre(pixels: np.ndarray, short_side: int, side: int) -> np.ndarray:
