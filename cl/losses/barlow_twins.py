@@ -7,13 +7,12 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import TwoViews
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """`redundancy`: the paper's lambda, the weight of the off-diagonal entries; 0.0051 in its code."""
 
-    needs: ClassVar[Traits] = {"two views"}
+    needs: ClassVar = {"two views"}
     kind: Literal["barlow_twins"]
     redundancy: float = Field(ge=0)
 

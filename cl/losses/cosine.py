@@ -6,13 +6,12 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Agreement
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters."""
 
-    needs: ClassVar[Traits] = {"pairs"}
+    needs: ClassVar = {"pairs"}
     kind: Literal["cosine"]
 
 

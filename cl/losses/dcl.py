@@ -6,13 +6,12 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters."""
 
-    gives: ClassVar[Traits] = {"decoupled", "columns"}
+    gives: ClassVar = {"decoupled", "columns"}
     kind: Literal["dcl"]
 
 

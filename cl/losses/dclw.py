@@ -7,7 +7,6 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
@@ -17,7 +16,7 @@ class Config(LossConfig):
     detach_weight: whether gradients stop at the weights.
     """
 
-    gives: ClassVar[Traits] = {"decoupled", "columns"}
+    gives: ClassVar = {"decoupled", "columns"}
     kind: Literal["dclw"]
     sigma: float = Field(gt=0)
     detach_weight: bool

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
@@ -20,7 +19,7 @@ class Config(LossConfig):
         (`out`: SupCon, L_out).
     """
 
-    gives: ClassVar[Traits] = {"columns"}
+    gives: ClassVar = {"columns"}
     kind: Literal["infonce"]
     alpha: float | None = Field(gt=0)
     positives: Literal["each", "out"]

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
@@ -18,8 +17,8 @@ class Config(LossConfig):
         epoch, to (e + 1) / E of its value.
     """
 
-    needs: ClassVar[Traits] = {"contrasts", "several positives"}
-    gives: ClassVar[Traits] = {"columns"}
+    needs: ClassVar = {"contrasts", "several positives"}
+    gives: ClassVar = {"columns"}
     kind: Literal["jcl"]
     strength: float = Field(ge=0)
     ramp: bool

@@ -7,13 +7,12 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """No parameters."""
 
-    needs: ClassVar[Traits] = {"contrasts", "normalizer"}
+    needs: ClassVar = {"contrasts", "normalizer"}
     kind: Literal["nce"]
 
 

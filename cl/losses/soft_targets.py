@@ -9,13 +9,12 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(LossConfig):
     """`teacher_temperature`: of the targets; the student has the method's temperature."""
 
-    needs: ClassVar[Traits] = {"contrasts", "teacher"}
+    needs: ClassVar = {"contrasts", "teacher"}
     kind: Literal["soft_targets"]
     teacher_temperature: float = Field(gt=0)
 

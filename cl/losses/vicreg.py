@@ -8,7 +8,6 @@ from torch import Tensor
 
 from cl.losses import LossConfig
 from cl.objective.terms import TwoViews
-from cl.objective.traits import Traits
 
 EPSILON = 1e-4  # added to variances, as in the paper
 
@@ -16,7 +15,7 @@ EPSILON = 1e-4  # added to variances, as in the paper
 class Config(LossConfig):
     """The weights of the three terms; 25, 25 and 1 in the paper."""
 
-    needs: ClassVar[Traits] = {"two views"}
+    needs: ClassVar = {"two views"}
     kind: Literal["vicreg"]
     invariance: float = Field(ge=0)
     variance: float = Field(ge=0)

@@ -7,13 +7,12 @@ from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethod
 from cl.networks.target import Ema
 from cl.objective.batch import Batch
 from cl.objective.terms import Agreement
-from cl.objective.traits import Traits
 
 
 class Config(PredictorMethodConfig):
     """`scale` 2 is the sum over both directions."""
 
-    gives: ClassVar[Traits] = {*PredictorMethodConfig.gives, "pairs"}
+    gives: ClassVar = {*PredictorMethodConfig.gives, "pairs"}
     kind: Literal["byol"]
     ema: Ema
 

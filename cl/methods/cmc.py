@@ -1,6 +1,5 @@
 """CMC: an image's lightness is contrasted with a memory of colours, and its colour with one of lightness."""
 
-from collections.abc import Set
 from typing import ClassVar, Literal
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 from cl.methods import BaseMethod, Setup
 from cl.methods._shared.memory_bank import BankConfig, against_banks
 from cl.networks import heads
-from cl.networks.backbones import Trait
 from cl.networks.bank import Bank
 from cl.networks.passes import in_passes, l2_normalize
 from cl.objective.batch import Batch
@@ -23,9 +21,9 @@ class Config(BankConfig):
     sum over the two directions.
     """
 
-    least_views: ClassVar[int] = 1
-    large: ClassVar[int] = 1  # the first view updates the banks
-    needs_backbone: ClassVar[Set[Trait]] = {"two networks"}
+    least_views: ClassVar = 1
+    large: ClassVar = 1  # the first view updates the banks
+    needs_backbone: ClassVar = {"two networks"}
     kind: Literal["cmc"]
 
     @property

@@ -25,8 +25,8 @@ class Config(MethodConfig):
         turns; each has a separate network.
     """
 
-    least_views: ClassVar[int] = 1
-    large: ClassVar[int] = 1  # each view is a separate grid
+    least_views: ClassVar = 1
+    large: ClassVar = 1  # each view is a separate grid
     kind: Literal["cpc_v2"]
     grid: int = Field(gt=1)
     patch: int | None = Field(gt=0)

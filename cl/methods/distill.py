@@ -11,7 +11,6 @@ from cl.methods._shared.queue_method import QueueMethod, QueueMethodConfig
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(QueueMethodConfig):
@@ -21,9 +20,9 @@ class Config(QueueMethodConfig):
     same: each of the student's views, encoded in each step.
     """
 
-    gives: ClassVar[Traits] = {*QueueMethodConfig.gives, "pairs", "teacher"}
-    least_views: ClassVar[int] = 1
-    large: ClassVar[int] = 1  # views have the same role; the first has its own pass
+    gives: ClassVar = {*QueueMethodConfig.gives, "pairs", "teacher"}
+    least_views: ClassVar = 1
+    large: ClassVar = 1  # views have the same role; the first has its own pass
     kind: Literal["distill"]
     teacher_views: Literal["fixed", "same"]
 

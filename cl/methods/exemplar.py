@@ -17,8 +17,8 @@ from cl.runtime.distributed import gather
 class Config(MethodConfig):
     """No further parameters: the width of `projector` is also the classifier's."""
 
-    least_views: ClassVar[int] = 1
-    large: ClassVar[int] = 1  # each view is classified by itself, so views may have any sizes
+    least_views: ClassVar = 1
+    large: ClassVar = 1  # each view is classified by itself, so views may have any sizes
     kind: Literal["exemplar"]
 
 

@@ -16,7 +16,6 @@ from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 from cl.runtime.distributed import mean_over_ranks
 
 SIMILARITIES = 2**24  # between queries and rows, held at a time
@@ -32,8 +31,8 @@ class Config(BankConfig):
     warmup_epochs: epochs of instance discrimination against `negatives` rows, before the first clustering.
     """
 
-    gives: ClassVar[Traits] = {"contrasts"}  # no normalizer: neighbours are not samples of noise
-    least_views: ClassVar[int] = 1
+    gives: ClassVar = {"contrasts"}  # no normalizer: neighbours are not samples of noise
+    least_views: ClassVar = 1
     kind: Literal["local_aggregation"]
     images_per_neighbour: float = Field(ge=1)
     images_per_cluster: float = Field(ge=1)

@@ -10,7 +10,6 @@ from cl.methods._shared.queue_method import TargetQueueConfig, TargetQueueMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(TargetQueueConfig):
@@ -21,7 +20,7 @@ class Config(TargetQueueConfig):
     symmetric: the first view's keys are contrasted and enqueued too.
     """
 
-    gives: ClassVar[Traits] = {*TargetQueueConfig.gives, "several positives", "columns", "teacher"}
+    gives: ClassVar = {*TargetQueueConfig.gives, "several positives", "columns", "teacher"}
     kind: Literal["moco"]
     keys: Literal["second", "rest"]
     symmetric: bool

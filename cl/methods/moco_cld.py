@@ -12,8 +12,8 @@ from cl.objective.terms import Contrast
 class Config(cld.ClusterConfig, TargetQueueConfig):
     """Both queries share a key, which is enqueued once."""
 
-    least_views: ClassVar[int] = 3
-    large: ClassVar[int] = 3  # two queries and their key
+    least_views: ClassVar = 3
+    large: ClassVar = 3  # two queries and their key
     kind: Literal["moco_cld"]
 
 

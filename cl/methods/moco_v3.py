@@ -7,14 +7,13 @@ from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethod
 from cl.networks.target import Ema
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather_together
 
 
 class Config(PredictorMethodConfig):
     """`scale`: MoCo v3 multiplies the sum over both directions by 2 temperature, so the mean by 4."""
 
-    gives: ClassVar[Traits] = {*PredictorMethodConfig.gives, "contrasts"}
+    gives: ClassVar = {*PredictorMethodConfig.gives, "contrasts"}
     kind: Literal["moco_v3"]
     ema: Ema
 

@@ -14,7 +14,6 @@ from cl.networks.target import Ema
 from cl.objective.batch import Batch
 from cl.objective.negatives import gather_groups
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
 
 SIMILARITIES = 2**24  # between batch and queue, held at a time
@@ -23,7 +22,7 @@ SIMILARITIES = 2**24  # between batch and queue, held at a time
 class Config(PredictorMethodConfig):
     """`ema`: of the target encoder; null: the online encoder is the target, as in the paper."""
 
-    gives: ClassVar[Traits] = {*PredictorMethodConfig.gives, "contrasts"}
+    gives: ClassVar = {*PredictorMethodConfig.gives, "contrasts"}
     kind: Literal["nnclr"]
     queue: int = Field(gt=0, description="projections")
     ema: Ema | None

@@ -14,7 +14,7 @@ class Config(BankConfig):
     Without the proximal term of the paper (eq. 10), which the authors' code lacks.
     """
 
-    least_views: ClassVar[int] = 1
+    least_views: ClassVar = 1
     kind: Literal["npid"]
 
 

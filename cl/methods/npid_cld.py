@@ -7,13 +7,12 @@ from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class Config(cld.ClusterConfig, BankConfig):
     """NPID's parameters, and the clusters'."""
 
-    gives: ClassVar[Traits] = {"contrasts"}  # the loss between clusters has no normalizer
+    gives: ClassVar = {"contrasts"}  # the loss between clusters has no normalizer
     kind: Literal["npid_cld"]
 
 

@@ -22,9 +22,9 @@ class Config(BankConfig):
     `scale`: the total is the mean over the two terms, so 2 gives the paper's sum.
     """
 
-    least_views: ClassVar[int] = 1 + PATCHES
-    large: ClassVar[int] = 1  # the image
-    jigsaw: ClassVar[int] = PATCHES
+    least_views: ClassVar = 1 + PATCHES
+    large: ClassVar = 1  # the image
+    jigsaw: ClassVar = PATCHES
     kind: Literal["pirl"]
 
 

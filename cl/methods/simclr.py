@@ -14,7 +14,6 @@ from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast, all_against_all, of_same_value
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather, ranks
 from cl.runtime.machine import to_device
 
@@ -28,7 +27,7 @@ class Config(MethodConfig):
         no others.
     """
 
-    gives: ClassVar[Traits] = {"contrasts", "columns"}
+    gives: ClassVar = {"contrasts", "columns"}
     kind: Literal["simclr"]
     pool: Literal["both_views", "other_view"]
     negatives: int | None = Field(gt=0)

@@ -11,7 +11,6 @@ from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast, of_same_value
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
 from cl.runtime.machine import to_device
 
@@ -24,7 +23,7 @@ class Config(MethodConfig):
         `per_query`: for each query; null if `negatives` is null.
     """
 
-    gives: ClassVar[Traits] = {"contrasts", "columns"}
+    gives: ClassVar = {"contrasts", "columns"}
     kind: Literal["simo"]
     ema: Ema
     shuffle: bool

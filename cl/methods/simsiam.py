@@ -6,13 +6,12 @@ from cl.methods._shared.pairs import agreements
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.objective.batch import Batch
 from cl.objective.terms import Agreement
-from cl.objective.traits import Traits
 
 
 class Config(PredictorMethodConfig):
     """`scale` 0.5 is the authors' mean of negative cosines, up to a constant."""
 
-    gives: ClassVar[Traits] = {*PredictorMethodConfig.gives, "pairs"}
+    gives: ClassVar = {*PredictorMethodConfig.gives, "pairs"}
     kind: Literal["simsiam"]
 
 

@@ -8,13 +8,12 @@ from cl.methods import BaseMethod, MethodConfig
 from cl.networks.passes import full_precision, in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import TwoViews
-from cl.objective.traits import Traits
 
 
 class Config(MethodConfig):
     """No further parameters: the loss makes the difference between the methods."""
 
-    gives: ClassVar[Traits] = {"two views"}
+    gives: ClassVar = {"two views"}
     kind: Literal["two_views"]
 
 

@@ -14,7 +14,6 @@ from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 
 
 class BankConfig(MethodConfig):
@@ -25,7 +24,7 @@ class BankConfig(MethodConfig):
     bank_momentum: the rows' momentum; 0 keeps only the newest embedding.
     """
 
-    gives: ClassVar[Traits] = {"contrasts", "normalizer"}
+    gives: ClassVar = {"contrasts", "normalizer"}
     negatives: int | None = Field(gt=0)
     own: bool
     bank_momentum: float = Field(ge=0, lt=1)

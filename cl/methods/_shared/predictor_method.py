@@ -10,13 +10,12 @@ from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks import heads, patches
 from cl.networks.passes import in_passes, l2_normalize
 from cl.networks.target import Ema, Target
-from cl.objective.traits import Traits
 
 
 class PredictorMethodConfig(MethodConfig):
     """A method with a predictor; it can encode combinatorial patches. With `ema`, it has a target encoder."""
 
-    gives: ClassVar[Traits] = {"predictor", "patches"}
+    gives: ClassVar = {"predictor", "patches"}
     predictor: heads.Config
 
     @model_validator(mode="after")

@@ -11,14 +11,13 @@ from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.methods._shared.pairs import pairs
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
 
 
 class PrototypeConfig(MethodConfig):
     """`frozen_epochs`: the optimizer leaves out the prototypes in these first epochs."""
 
-    needs: ClassVar[Traits] = {"decoupled"}  # the positive is among the prototypes
+    needs: ClassVar = {"decoupled"}  # the positive is among the prototypes
     prototypes: int = Field(gt=1)
     frozen_epochs: int = Field(ge=0)
 

@@ -12,14 +12,13 @@ from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives, gather_groups
 from cl.objective.terms import Contrast, of_same_value
-from cl.objective.traits import Traits
 from cl.runtime.distributed import gather
 
 
 class QueueMethodConfig(MethodConfig):
     """The length of the queue."""
 
-    gives: ClassVar[Traits] = {"contrasts", "queue"}
+    gives: ClassVar = {"contrasts", "queue"}
     queue: int = Field(gt=0, description="keys")
 
 
