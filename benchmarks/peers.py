@@ -19,7 +19,7 @@ from torchvision.datasets import CIFAR10
 from benchmarks.authors.harness.source import Source, assign
 from benchmarks.authors.harness.stand_ins import definitions, module_of_file
 from cl.config import Params
-from cl.methods._shared.pairs import pairs
+from cl.methods import pairs
 from pipeline.support import locations
 
 SOLO_LEARN = Source("vturrisi/solo-learn", "9187ea3", "solo/data/pretrain_dataloader.py")

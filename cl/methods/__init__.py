@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cl.networks import backbones, heads, patches
 from cl.networks.passes import l2_normalize
+from cl.networks.target import Ema, Target
 from cl.networks.teacher import Teacher
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
@@ -18,6 +19,11 @@ from cl.objective.terms import Contrast, of_same_value
 from cl.objective.traits import Traits
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.distributed import gather, ranks
+
+
+def pairs(views: int) -> list[tuple[int, int]]:
+    """(a, b) for each of two target views b and every other view a: 2 (V - 1) pairs."""
+    return [(a, b) for b in range(2) for a in range(views) if a != b]
 
 
 class MethodConfig(BaseConfig):
@@ -101,6 +107,7 @@ class BaseMethod(nn.Module):
     `self.generator(purpose)`, so there is no hidden random state.
 
     negatives_are_images: whether the negatives of its contrasts, if any, are embeddings of images.
+    target: the target encoder, if the config has an `ema`.
     """
 
     negatives_are_images: ClassVar[bool] = True
@@ -112,6 +119,8 @@ class BaseMethod(nn.Module):
         self.temperature = setup.temperature
         self.backbone = setup.backbone
         self.projector = config.build_projector(self.backbone.fc_features)
+        ema: Ema | None = getattr(config, "ema", None)
+        self.target = Target(self.backbone, self.projector, ema) if ema else None
         self.sizes: dict[str, int] = {}
 
     @property
@@ -129,6 +138,8 @@ class BaseMethod(nn.Module):
 
     def after_step(self, progress: float) -> None:
         """Called after the optimizer's step; `progress` in (0, 1] is the fraction of steps done."""
+        if self.target:
+            self.target.ema_update(self.backbone, self.projector, progress)
 
     def contrast(
         self,

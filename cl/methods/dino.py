@@ -54,11 +54,11 @@ class Method(PrototypeMethod):
     """
 
     config: Config
+    target: Target
     _mean_logits: Tensor
 
     def __init__(self, config: Config, setup: Setup) -> None:
         super().__init__(config, setup)
-        self.target = Target(self.backbone, self.projector, config.ema)
         self.target_prototypes = nn.Parameter(self.prototypes.detach().clone(), requires_grad=False)
         self.centre = nn.Buffer(torch.zeros(config.prototypes))
 
@@ -76,7 +76,7 @@ class Method(PrototypeMethod):
     def after_step(self, progress: float) -> None:
         """Move the centre, and then the teacher, whose logits it averages."""
         self.centre.lerp_(self._mean_logits, 1 - self.config.centre_momentum)
-        self.target.ema_update(self.backbone, self.projector, progress)
+        super().after_step(progress)
         with torch.no_grad():
             self.target_prototypes.lerp_(self.prototypes, 1 - self.config.ema.momentum_at(progress))
 

@@ -4,8 +4,7 @@ from typing import Literal
 
 import torch
 
-from cl.methods import BaseMethod, MethodConfig
-from cl.methods._shared.pairs import pairs
+from cl.methods import BaseMethod, MethodConfig, pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import model_validator
 
-from cl.methods._shared.pairs import pairs
+from cl.methods import pairs
 from cl.methods._shared.queue_method import TargetQueueConfig, TargetQueueMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
@@ -43,7 +43,7 @@ class Config(TargetQueueConfig):
 class Method(TargetQueueMethod):
     """Algorithm 1 of MoCo: the first view is the query, the second the key; small views are queries too.
 
-    After each step, `TargetQueueMethod.after_step` moves the target encoder and enqueues the step's keys.
+    After each step, `QueueMethod.after_step` moves the target encoder and enqueues the step's keys.
     """
 
     config: Config

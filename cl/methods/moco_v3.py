@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods._shared.pairs import pairs
+from cl.methods import pairs
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.target import Ema
 from cl.objective.batch import Batch

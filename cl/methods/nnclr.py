@@ -6,8 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.methods import Setup
-from cl.methods._shared.pairs import pairs
+from cl.methods import Setup, pairs
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.networks.queue import Queue
 from cl.networks.target import Ema

@@ -7,9 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cl.methods import BaseMethod, MethodConfig
+from cl.methods import BaseMethod, MethodConfig, pairs
 from cl.methods._shared.negatives import check_negatives, sample_columns
-from cl.methods._shared.pairs import pairs
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives

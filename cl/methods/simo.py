@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from cl.methods import BaseMethod, MethodConfig, Setup
+from cl.methods import BaseMethod, MethodConfig
 from cl.methods._shared.negatives import check_negatives, sample_columns
 from cl.networks.passes import in_passes
 from cl.networks.target import Ema, Target
@@ -44,10 +44,7 @@ class Method(BaseMethod):
     """SiMo (EqCo, section 3): the first view is the query, the second the key; small views are queries."""
 
     config: Config
-
-    def __init__(self, config: Config, setup: Setup) -> None:
-        super().__init__(config, setup)
-        self.target = Target(self.backbone, self.projector, config.ema)
+    target: Target
 
     def forward(self, batch: Batch) -> list[Contrast]:
         """A contrast of N queries with the keys of the batch for each query view."""
@@ -62,6 +59,3 @@ class Method(BaseMethod):
         negatives = Negatives.of_other_images(gather(keys), batch, to_device(columns, keys.device))
         others = of_same_value(keys[:, None], batch)
         return [self.contrast(q, keys[:, None], negatives, others=others) for q in queries]
-
-    def after_step(self, progress: float) -> None:
-        self.target.ema_update(self.backbone, self.projector, progress)

@@ -2,7 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods._shared.pairs import agreements
 from cl.methods._shared.predictor_method import PredictorMethod, PredictorMethodConfig
 from cl.objective.batch import Batch
 from cl.objective.terms import Agreement
@@ -20,4 +19,4 @@ class Method(PredictorMethod):
 
     def forward(self, batch: Batch) -> list[Agreement]:
         """The agreement of each view with each target view."""
-        return agreements(*self.predictions_and_targets(batch.views))
+        return self.agreements(batch.views)

@@ -6,10 +6,10 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from cl.methods import BaseMethod, MethodConfig, Setup
+from cl.methods import BaseMethod, MethodConfig, Setup, pairs
 from cl.networks import heads, patches
 from cl.networks.passes import in_passes, l2_normalize
-from cl.networks.target import Ema, Target
+from cl.objective.terms import Agreement
 
 
 class PredictorMethodConfig(MethodConfig):
@@ -38,8 +38,6 @@ class PredictorMethod(BaseMethod):
         super().__init__(config, setup)
         self.patches = setup.patches
         self.predictor = heads.build(config.predictor, config.projector.out)
-        ema: Ema | None = getattr(config, "ema", None)
-        self.target = Target(self.backbone, self.projector, ema) if ema else None
 
     def predictions_and_targets(self, views: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """V predictions (N, E, D) and two targets (N, D), unit rows; E is 1 without patches."""
@@ -63,6 +61,8 @@ class PredictorMethod(BaseMethod):
         projections = self.projector(self.backbone(images))
         return l2_normalize(torch.stack([self.predictor(projections), projections], 1))
 
-    def after_step(self, progress: float) -> None:
-        if self.target:
-            self.target.ema_update(self.backbone, self.projector, progress)
+    def agreements(self, views: list[Tensor]) -> list[Agreement]:
+        """For each of the `pairs`, E predictions per image with the image's target."""
+        predictions, targets = self.predictions_and_targets(views)
+        repeated = [target.repeat_interleave(predictions[0].shape[1], 0)[:, None] for target in targets]
+        return [Agreement(predictions[a].flatten(0, 1), repeated[b]) for a, b in pairs(len(views))]

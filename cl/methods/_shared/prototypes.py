@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from cl.methods import BaseMethod, MethodConfig, Setup
-from cl.methods._shared.pairs import pairs
+from cl.methods import BaseMethod, MethodConfig, Setup, pairs
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather

@@ -23,7 +23,7 @@ class QueueMethodConfig(MethodConfig):
 
 
 class QueueMethod(BaseMethod):
-    """After each step, its keys are enqueued."""
+    """After each step, the target encoder moves, if there is one, and the step's keys are enqueued."""
 
     _new: tuple[Tensor, Tensor | None, Tensor | None]
 
@@ -49,7 +49,8 @@ class QueueMethod(BaseMethod):
         self._new = gather(keys).transpose(0, 1).flatten(0, 1), groups, within
 
     def after_step(self, progress: float) -> None:
-        """Replace the oldest keys of the queue by this step's."""
+        """As in the paper, the target encoder moves before the next keys are computed."""
+        super().after_step(progress)
         keys, groups, within = self._new
         self.queue.enqueue(keys, groups, self.generator("queue"), within)
 
@@ -62,17 +63,13 @@ class TargetQueueConfig(QueueMethodConfig):
 
 
 class TargetQueueMethod(QueueMethod):
-    """A target encoder gives the keys; it moves after each step."""
+    """A target encoder gives the keys."""
+
+    target: Target
 
     def __init__(self, config: TargetQueueConfig, setup: Setup) -> None:
         super().__init__(config, setup)
         self.shuffle = config.shuffle
-        self.target = Target(self.backbone, self.projector, config.ema)
-
-    def after_step(self, progress: float) -> None:
-        """Move the target encoder, then enqueue; as in the paper, before the next keys are computed."""
-        self.target.ema_update(self.backbone, self.projector, progress)
-        super().after_step(progress)
 
     def encode_keys(self, views: list[Tensor], purpose: str) -> Tensor:
         """P views of N images in one pass to (N, P, D)."""
