@@ -19,7 +19,7 @@ from cl.encoders import foreign
 from cl.encoders._descriptions import first_of
 from cl.networks.backbones import RGB, Backbone, BackboneConfig
 from cl.networks.batch_norm import is_untrained
-from cl.networks.dense import dense_features
+from cl.networks.passes import dense_features
 from cl.runtime.base_config import check_crop
 from cl.runtime.machine import channels_last, default_device
 from cl.runtime.tensor_files import licence, save_tensors

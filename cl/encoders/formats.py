@@ -13,7 +13,7 @@ import torch
 
 from cl.data.transform import Transform
 from cl.networks.backbones import RGB, Backbone, BackboneConfig
-from cl.networks.detectron2_names import in_detectron2
+from cl.networks.backbones.resnet import in_detectron2
 from cl.runtime.files import PARTIAL, finished
 from cl.runtime.tensor_files import save_tensors
 

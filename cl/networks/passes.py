@@ -1,8 +1,10 @@
-"""Forward passes: which views share batch statistics, how many images are encoded at a time, compiling."""
+"""Forward passes: which views share batch statistics, features of places, microbatches, compiling."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +43,30 @@ def in_passes(encode: Encoder, views: list[Tensor], *, separate: int) -> list[Te
         together = list(same_size)
         encoded += encode(image_major(together)).unflatten(0, (-1, len(together))).unbind(1)
     return encoded
+
+
+def dense_features(network: Any, images: Tensor) -> Tensor:
+    """The features that a network pools: (N, 3, H, W) to (N, H', W', D), row by row from the top left.
+
+    They are those of `forward_features` in timm: a transformer's patches after its last norm, without other
+    tokens, or a convolutional network's last map. Raises ValueError if the network has neither.
+    """
+    features: Any = network.forward_features(images) if hasattr(network, "forward_features") else None
+    shape = tuple(getattr(features, "shape", ()))
+    if len(shape) == 4:
+        is_last = getattr(network, "output_fmt", "NCHW") == "NHWC"  # the width
+        return features if is_last else features.permute(0, 2, 3, 1)
+    if len(shape) == 3:
+        rows, columns = images.shape[2:]
+        others = getattr(network, "num_prefix_tokens", shape[1] - math.isqrt(shape[1]) ** 2)
+        patches = shape[1] - others  # in a grid of the images' ratio
+        height = max(1, round(math.sqrt(patches * rows / columns)))
+        if patches % height == 0:
+            return features[:, others:].unflatten(1, (height, -1))
+    raise ValueError(
+        f"{type(network).__name__} gives no map and no grid of patches for {images.shape[2]} x "
+        f"{images.shape[3]} px; choose a transformer or a residual network"
+    )
 
 
 def encoders(module: nn.Module) -> Iterator[nn.Module]:

@@ -13,8 +13,9 @@ from torch import nn
 
 from cl import config
 from cl.encoders import foreign, formats
-from cl.networks import backbones, two_streams
+from cl.networks import backbones
 from cl.networks.backbones import resnet
+from cl.networks.resnet import lab, ycbcr
 from cl.runtime.tensor_files import save_tensors
 from cl.training import start
 from tests.support import backbones as tiny
@@ -116,13 +117,13 @@ def test_widths_are_checked_and_integers_stay_integers(tmp_path) -> None:
             config.check(compose(tmp_path, "backbone=resnet18_small", f"backbone.width={refused}"))
 
 
-@pytest.mark.parametrize(("space", "theirs"), [("lab", rgb2lab), ("ycbcr", rgb2ycbcr)])
+@pytest.mark.parametrize(("space", "theirs"), [(lab, rgb2lab), (ycbcr, rgb2ycbcr)])
 def test_colour_spaces_are_scikit_images(space, theirs) -> None:
     pixels = images(4)
     expected = torch.from_numpy(theirs(pixels)).permute(0, 3, 1, 2)
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
         rgb = torch.from_numpy(pixels).to(dtype).permute(0, 3, 1, 2)
-        found = getattr(two_streams, space)(rgb)
+        found = space(rgb)
         torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=0)
 
 

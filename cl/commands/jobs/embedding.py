@@ -25,7 +25,7 @@ from cl.data import ring
 from cl.encoders.encoder import Encoder, not_finite
 from cl.features.extraction import FEW
 from cl.images.decoding import reads_heic
-from cl.networks.dense import dense_features
+from cl.networks.passes import dense_features
 from cl.runtime.distributed import rank, ranks
 from cl.runtime.files import LOCK, UNREACHABLE, clear, reason
 from cl.runtime.machine import Machine, to_device

@@ -26,7 +26,7 @@ from cl.detection.config import Config
 from cl.detection.engines._detectron2_settings import settings
 from cl.detection.records import DataSet
 from cl.detection.samples import Sample, resized
-from cl.networks.detectron2_names import in_detectron2
+from cl.networks.backbones.resnet import in_detectron2
 
 
 @ROI_HEADS_REGISTRY.register()

@@ -4,6 +4,7 @@ from collections.abc import Set
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator
+from torch import Tensor
 
 from cl.networks.backbones import Backbone, BackboneConfig, Colours, Trait, channels_in_timm
 from cl.runtime.base_config import BaseConfig, one_of
@@ -85,11 +86,23 @@ class Config(BackboneConfig):
 
 def build(config: Config) -> Backbone:
     """The network, or both side by side if there are streams."""
-    from cl.networks.resnet import Network  # late: torchvision takes seconds to import
+    from cl.networks.resnet import CHANNELS, Network, TwoStreams  # late: torchvision takes seconds to import
 
     if not (streams := config.streams):
         return cast("Backbone", Network(config, *BLOCKS[config.name], config.channels))
-    from cl.networks.two_streams import CHANNELS, TwoStreams
-
     networks = [cast("Backbone", Network(config, *BLOCKS[config.name], channels)) for channels in CHANNELS]
     return TwoStreams(networks, streams.space, streams.mean, streams.std)
+
+
+def in_detectron2(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A torchvision backbone's tensors under detectron2's names, without tensors that detectron2 lacks."""
+    return {_name(name): value for name, value in tensors.items() if not name.endswith("num_batches_tracked")}
+
+
+def _name(name: str) -> str:
+    name = name.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
+    for number in (1, 2, 3):
+        name = name.replace(f"bn{number}.", f"conv{number}.norm.")
+    for number in (1, 2, 3, 4):
+        name = name.replace(f"layer{number}.", f"res{number + 1}.")
+    return name if name.startswith("res") else f"stem.{name}"

@@ -17,7 +17,7 @@ from cl.detection.data import read
 from cl.detection.records import DataSet
 from cl.detection.samples import TrainImages, resized_size, sample
 from cl.detection.transfer import Detection, build_optimizer, estimate_statistics
-from cl.networks.detectron2_names import in_detectron2
+from cl.networks.backbones.resnet import in_detectron2
 from cl.training.optim import lr_factor, set_lr
 from pipeline.support.locations import transform
 from tests.support.detection import (
