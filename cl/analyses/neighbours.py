@@ -11,10 +11,9 @@ from cl.analyses import AnalysisConfig, AnalysisContext
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.data.transform import Transform
-from cl.evaluations import labels_of
+from cl.evaluations import Captioned, labels_of, write_pictures
 from cl.features.extraction import Unit, extract
 from cl.features.knn import nearest
-from cl.features.pictures import Captioned, write_rows
 from cl.runtime.metric_info import MetricInfo
 
 NEAREST = 8  # training images beside each
@@ -65,7 +64,7 @@ def draw(found: Tensor, shown: Tensor, context: AnalysisContext) -> None:
         picture = _captioned(context.val, query, context.transform)
         near = [_captioned(context.train, x, context.transform, label) for x in positions]
         rows.append((picture.caption, [picture, *near]))
-    write_rows(context.out / "pictures", rows)
+    write_pictures(context.out / "pictures", rows)
 
 
 def _captioned(reader: Reader, position: int, transform: Transform, label: int | None = None) -> Captioned:

@@ -4,21 +4,22 @@
 A percentage of images is a `cl.evaluations._shared.shares.share`, from which the report computes an interval.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.data.sets import EvalSet
 from cl.data.transform import Transform
+from cl.data.views import centre
 from cl.features.extraction import Unit, extract
-from cl.features.pictures import Captioned, write_rows
 from cl.runtime.base_config import BaseConfig
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import BACKBONE, MetricInfo
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from cl.networks.backbones import Backbone
 
 WORST_CLASSES, EXAMPLES = 5, 8
+SIDE, QUALITY = 96, 90  # of pictures: pixels, and JPEG's quality
 
 
 class MeasurementConfig(BaseConfig):
@@ -67,6 +69,14 @@ class EvaluationConfig(MeasurementConfig):
 
     def check_backbone(self, network: nn.Module) -> None:
         """Raises ValueError if the backbone, on any device, lacks the layers that the evaluation reads."""
+
+
+class Captioned(NamedTuple):
+    """An image (H, W, 3) with its caption; `mark`: whether the caption is the true class."""
+
+    pixels: np.ndarray
+    caption: str
+    mark: Literal["", "right", "wrong"] = ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,7 @@ def write_predictions(
     columns = {"truth": labels, "predicted": predicted, **others}
     named = {name: [classes[number] for number in column.tolist()] for name, column in columns.items()}
     write_images(context.out / "predictions.csv", context.val, context.val.labelled, named)
-    write_rows(context.out / "worst", _worst(predicted, labels, right / images, context))
+    write_pictures(context.out / "worst", _worst(predicted, labels, right / images, context))
 
 
 def write_images(
@@ -169,6 +179,18 @@ def _worst(
             files = [val.pixels(int(val.labelled[row])) for row in mistakes]
             pixels = map(context.transform.picture, files)
             yield title, [Captioned(*pair) for pair in zip(pixels, guesses, strict=True)]
+
+
+def write_pictures(folder: Path, rows: Iterable[tuple[str, list[Captioned]]]) -> None:
+    """Write titled rows of pictures to `folder`, and the list of them to `pictures.csv`."""
+    folder.mkdir(exist_ok=True)
+    listed = []
+    for y, (title, pictures) in enumerate(rows):
+        for x, picture in enumerate(pictures):
+            name = f"{y}-{x}.jpg"
+            Image.fromarray(centre(picture.pixels, SIDE, SIDE)).save(folder / name, quality=QUALITY)
+            listed.append([y, title, name, picture.caption, picture.mark])
+    write_csv(folder / "pictures.csv", ["row", "title", "file", "caption", "mark"], listed)
 
 
 def labels_of(reader: Reader, device: torch.device, most: int | None = None) -> Tensor:

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.objective.blocks import BlockwiseLogits, blockwise, exponentials
+from cl.objective.blocks import BlockwiseLogits, blockwise, exponentials, over_selected
 from cl.objective.negatives import Negatives, with_fixed_temperature
-from cl.objective.selected import over_selected
 
 SAFE_BOUND = 40.0  # logits within +-40 may be shifted by their bound: exp(-80) does not underflow in float32
 

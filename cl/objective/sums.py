@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from cl.objective.blocks import Block, blockwise
+from cl.objective.blocks import Block, blockwise, over_selected
 from cl.objective.negatives import Negatives, with_fixed_temperature
-from cl.objective.selected import over_selected
 
 
 def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor) -> Tensor:

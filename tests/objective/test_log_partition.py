@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.memory import growth
+from cl.objective import blocks
 from cl.objective import log_partition as module
-from cl.objective import selected as selection
 from cl.objective.log_partition import log_partition
 from cl.objective.negatives import Negatives
 from tests.support.objective import dense, exclusions, l2_normalize, masked
@@ -92,7 +92,7 @@ def test_memory_is_linear() -> None:
 def test_columns_that_do_not_count(monkeypatch, blocks_of, block, temperature, grouped, way) -> None:
     """A query counts all, all but some or only some of the columns, but none of its own group."""
     blocks_of(block)
-    monkeypatch.setattr(selection, "GATHERED", 40)
+    monkeypatch.setattr(blocks, "GATHERED", 40)
     queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
     chosen = exclusions(7, 11, 6 if way == "selected" else 2)
     left_out = (GROUPS[0][:, None] == GROUPS[1]) & grouped

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.memory import growth
-from cl.objective import selected as selection
+from cl.objective import blocks
 from cl.objective.negatives import Negatives
 from cl.objective.sums import softplus_sum
 from tests.support.objective import SUMS, dense_sum, exclusions, l2_normalize
@@ -23,7 +23,7 @@ def groups_of_images() -> tuple[torch.Tensor, torch.Tensor]:
 def test_sums_equal_their_dense_form(monkeypatch, blocks_of, groups_of_images, name, way, block) -> None:
     """Values, and gradients to queries, negatives and shift; a column selected twice counts twice."""
     blocks_of(block)
-    monkeypatch.setattr(selection, "GATHERED", 40)
+    monkeypatch.setattr(blocks, "GATHERED", 40)
     queries, negatives = l2_normalize(7, 5).requires_grad_(), l2_normalize(11, 5).requires_grad_()
     shift = (5.5 + torch.rand(7, dtype=torch.float64)).requires_grad_()  # above all logits, 1 / 0.2 at most
     weight = torch.randn(7, dtype=torch.float64)
