@@ -265,13 +265,10 @@ def judge(
 
 
 def means_of_halves(differences: np.ndarray, group: np.ndarray, seed: int) -> np.ndarray:
-    """The mean of the differences (M, S) over each of many random halves of the groups, (H, S).
+    """The mean of the differences (M, S) over each of many random halves of the groups (M,), (H, S).
 
     A group is in a half with probability 1/2. Neither the order of the images nor which encoder is A matters:
     A and B are swapped if that gives the larger sorted sums; on a tie, both signs are returned, (2 H, S).
-
-    Args:
-        group: (M,) from 0.
     """
     rng = np.random.default_rng(seed)
     columns = np.ones(len(group)), *differences.T

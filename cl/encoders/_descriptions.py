@@ -33,7 +33,7 @@ EXPECTED: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 def metadata(description: dict[str, Any]) -> dict[str, str]:
-    """The metadata in a description in timm's format.
+    """The metadata in the content of config.json in a folder of timm's, in which all keys are optional.
 
     heads, pool, license: as in the description.
     network: our configuration in JSON. It is missing for networks that are recognised by their tensors:
@@ -41,9 +41,6 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
     normalisation: mean and standard deviation of RGB in [0, 1], in JSON; if missing, timm's for the name.
     stem_padding: our addition to timm's arguments, because the tensors of a ResNet do not show it.
     transformers: the kind of model, if Hugging Face's transformers wrote the description.
-
-    Args:
-        description: the content of config.json in a timm folder; all keys are optional.
 
     Raises:
         ValueError: an argument has a wrong value, or is not supported.

@@ -31,10 +31,8 @@ def converted(tensors: dict[str, Tensor], prefix: str, metadata: dict[str, str],
 
     Unless the metadata say otherwise, its features are the class token after the last norm, as in the papers'
     evaluations, or the average over patches if the norm follows pooling (fine-tuned MAE). All weights can be
-    trained further, including positions and the projection of patches.
-
-    Args:
-        metadata: `heads` and `pool`, if known; the tensors do not show them.
+    trained further, including positions and the projection of patches. The tensors do not show `heads` and
+    `pool`, which the metadata may have.
     """
     named = _rename(below(tensors, prefix))
     if other := _difference(named):
@@ -76,11 +74,8 @@ def _positions(token: Tensor, positions: Tensor, *, registers: bool) -> dict[str
     """The class token and the positions that timm expects: the token has a position only without registers.
 
     DINOv2's token always has a position; with registers, it is added to the token. DeiT III's has none and
-    gets a position of 0.
-
-    Args:
-        token: (1, 1, D).
-        positions: (1, P, D) for P patches, or (1, 1 + P, D) with the class token first.
+    gets a position of 0. The token is (1, 1, D), the positions (1, P, D) for P patches, or (1, 1 + P, D) with
+    the class token first.
     """
     of_patches_alone = _is_square(positions.shape[1])
     if registers and not of_patches_alone:

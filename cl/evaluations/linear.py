@@ -164,7 +164,7 @@ def evaluate(config: Config, context: EvaluationContext) -> dict[str, dict[str, 
     queries = context.features(backbone, context.val)
     torch.manual_seed(context.seed)
     heads = _heads(config, backbone, len(context.classes)).to(context.machine.device)
-    rows = _train(config, backbone, context, heads, lambda _: _score_all(heads, queries, truth))
+    rows = _train(config, backbone, context, heads, lambda _: _scores(heads, queries, truth))
     assert fingerprint(backbone) == before, "linear evaluation has changed the backbone"
     table = [setting | _summary(rows, number) for number, setting in enumerate(config.settings)]
     rounded = ([round(value, 8) for value in row.values()] for row in table)
@@ -207,12 +207,20 @@ def _train(
     for head, setting in zip(heads, config.settings, strict=True):
         decay = setting["weight_decay"] if config.weight_decays else None
         parts.append(optim.Part(head, setting["base_lr"] / config.optim.base_lr, decay))
-    task = Probes(None if config.features == "cached" else backbone, heads, context.machine)
+    labelled, is_cached = context.train.labelled, config.features == "cached"
+    plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
+    data: Data
+    if is_cached:
+        labels = labels_of(context.train, context.machine.device)
+        data = Stored(context.features(backbone, context.train), labels, plan)
+    else:
+        data = TrainSet(context.train, context.transform, list(config.views.values()), plan, labelled)
+    task = Probes(None if is_cached else backbone, heads, context.machine)
     if len(config.base_lrs) > 1:
         task.remedy = f"One of {len(heads)} classifiers diverged: remove {max(config.base_lrs)} from base_lrs"
     return train(
         task,
-        _data(config, backbone, context),
+        data,
         config.optim,
         optim.build(config.optim, parts),
         progress=context.progress,
@@ -221,29 +229,17 @@ def _train(
     )
 
 
-def _data(config: Config, backbone: "Reads", context: EvaluationContext) -> Data:
-    labelled = context.train.labelled
-    plan = plan_of(len(labelled), config.optim.batch_size, context.seed)
-    if config.features == "augmented":
-        return TrainSet(context.train, context.transform, list(config.views.values()), plan, labelled)
-    features = context.features(backbone, context.train)
-    return Stored(features, labels_of(context.train, context.machine.device), plan)
+def _scores(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:
+    """`head_<number>_top1` and `_top5` of every head, in percent, and the best top1.
 
-
-def _score_all(heads: nn.ModuleList, features: Tensor, truth: Tensor) -> dict[str, float]:
-    """The best top1, and `head_<number>_<metric>` of every head."""
-    scores = [_score(head, features, truth) for head in heads]
-    row = {f"head_{i}_{name}": value for i, score in enumerate(scores) for name, value in score.items()}
-    return {"top1": max(score["top1"] for score in scores), **row}
-
-
-def _score(head: nn.Module, features: Tensor, truth: Tensor) -> dict[str, float]:
-    """top1 and top5: percentage of rows whose label has the largest logit, or one of the five largest."""
-    predicted, five = classify(head, features)
-    return {
-        "top1": top1(predicted, truth),
-        "top5": 100 * float((five == truth[:, None]).any(1).float().mean()),
-    }
+    top5: the label has one of the five largest logits.
+    """
+    row = {}
+    for number, head in enumerate(heads):
+        predicted, five = classify(head, features)
+        row[f"head_{number}_top1"] = top1(predicted, truth)
+        row[f"head_{number}_top5"] = 100 * float((five == truth[:, None]).any(1).float().mean())
+    return {"top1": max(row[f"head_{number}_top1"] for number in range(len(heads))), **row}
 
 
 def _summary(rows: list[dict[str, Any]], head: int) -> dict[str, float]:

@@ -139,7 +139,15 @@ def fine_tune(
 
 def listed(config: Config, train: Reader) -> np.ndarray:
     """Positions of the listed images, sorted; classes that the training split lacks are ignored."""
-    names = _read(config).split()
+    assert config.list
+    path = Path(config.list)
+    remedy = f"get it with `dvc import-url {config.list_url} {path}`" if config.list_url else "put it there"
+    if not path.is_file():
+        raise ValueError(f"{path} (md5 {config.list_md5}) is missing: {remedy}")
+    content = path.read_bytes()
+    if (found := hashlib.md5(content).hexdigest()) != config.list_md5:
+        raise ValueError(f"{path} has md5 {found}, expected {config.list_md5}: remove it and {remedy}")
+    names = content.decode(errors="replace").split()
     classes = set(train.manifest.classes)
     wanted: dict[bytes, str] = {}
     for name in names:
@@ -157,18 +165,6 @@ def listed(config: Config, train: Reader) -> np.ndarray:
             "(data/shards/manifest.json); otherwise choose evaluation=[semi_1,semi_10]"
         )
     return np.array(chosen)
-
-
-def _read(config: Config) -> str:
-    assert config.list
-    path = Path(config.list)
-    remedy = f"get it with `dvc import-url {config.list_url} {path}`" if config.list_url else "put it there"
-    if not path.is_file():
-        raise ValueError(f"{path} (md5 {config.list_md5}) is missing: {remedy}")
-    content = path.read_bytes()
-    if (found := hashlib.md5(content).hexdigest()) != config.list_md5:
-        raise ValueError(f"{path} has md5 {found}, expected {config.list_md5}: remove it and {remedy}")
-    return content.decode(errors="replace")
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

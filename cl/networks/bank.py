@@ -64,11 +64,8 @@ class Bank(nn.Module):
     ) -> Tensor:
         """(N, count) int64: rows sampled with replacement for each image, the same for any number of ranks.
 
-        Args:
-            positions: (N,), of this rank's images.
-            generator: gives each image of the batch a seed.
-            following: the generator of the next call, for which threads draw until then.
-            own: whether an image's own row may be drawn, with a probability of 1 / images.
+        The `generator` gives each image of the batch a seed; this rank's are at `positions` (N,). Until the
+        next call, threads draw for its generator, `following`. If `own`, an image's own row may be drawn.
         """
         shape, below = (len(positions), count), len(self.rows) if own else len(self.rows) - 1
         draw, self._ahead = self._ahead, None

@@ -22,9 +22,8 @@ class GroupBatchNorm(nn.Module):
     statistics once per pass, with the mean over the batch-norm groups. In eval mode it behaves like `norm`.
     If `norm` is one of timm's, its activation is kept.
 
-    Args:
-        groups: the number of batch-norm groups, which are equal parts of the batch.
-        microbatches: the number of calls that make up a pass; each holds whole batch-norm groups.
+    groups: the number of batch-norm groups, which are equal parts of the batch.
+    microbatches: the number of calls that make up a pass; each holds whole batch-norm groups.
     """
 
     running_mean: Tensor

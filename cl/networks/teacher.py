@@ -21,10 +21,9 @@ class StoredTeacher:
 class SeeingTeacher:
     """A network that sees the student's views at its own size and in its own normalisation.
 
-    Args:
-        network: in eval mode, on the device.
-        size: side of its images in pixels.
-        student, teacher: mean and standard deviation of RGB, (2, 3) each.
+    network: in eval mode, on the device.
+    size: side of its images in pixels.
+    student, teacher: mean and standard deviation of RGB, (2, 3) each.
     """
 
     def __init__(self, network: nn.Module, size: int, student: Tensor, teacher: Tensor) -> None:

@@ -9,15 +9,14 @@ from torch import Tensor
 class Batch:
     """The N images that this rank contributes to a step.
 
-    Args:
-        views: V tensors (N, 3, S, S) float32, normalised; an image has the same row in all of them.
-        labels: (N,) int64, -1 for an image without a label.
-        positions: (N,) int64, the images' positions in the index, which are the same in every epoch.
-        groups: (N,) int64, -1 for an image without a group; None where the data has no groups (frames of a
-            video, tiles of a slide). Images of one group are never negatives of each other.
-        positive: (N / k, k) int64, in each row the values of k images that were drawn together. Those with
-            equal values are positives of each other. None where the data has no such column.
-        within: (N,) int64. Only images with equal values are negatives of each other; None as above.
+    views: V tensors (N, 3, S, S) float32, normalised; an image has the same row in all of them.
+    labels: (N,) int64, -1 for an image without a label.
+    positions: (N,) int64, the images' positions in the index, which are the same in every epoch.
+    groups: (N,) int64, -1 for an image without a group; None where the data has no groups (frames of a video,
+        tiles of a slide). Images of one group are never negatives of each other.
+    positive: (N / k, k) int64, in each row the values of k images that were drawn together. Those with equal
+        values are positives of each other. None where the data has no such column.
+    within: (N,) int64. Only images with equal values are negatives of each other; None as above.
     """
 
     views: list[Tensor]

@@ -55,11 +55,10 @@ def for_gpu(queries: Tensor) -> bool:
 class BlockwiseLogits:
     """The matrix of q . k / temperature - shift, of which one block exists at a time.
 
-    Args:
-        queries: (N, D).
-        negatives: (K, D).
-        excluded: (N, E) int64 on the device of `queries`, or None.
-        masks: which negatives do not count because of their images.
+    queries: (N, D).
+    negatives: (K, D).
+    excluded: (N, E) int64 on the device of `queries`, or None.
+    masks: which negatives do not count because of their images.
     """
 
     queries: Tensor

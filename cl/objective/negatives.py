@@ -34,17 +34,16 @@ class Mask(NamedTuple):
 class Negatives:
     """K rows shared by N queries; a query counts all columns, all but the excluded, or only the selected.
 
-    Args:
-        rows: (K, D): a queue, or the keys of all ranks.
-        excluded: (N, E) int64, columns that do not count for a query; distinct in each row. Keep indices
-            that were created on the CPU there: the log-partition checks their symmetry without a device sync.
-        selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; excludes
-            `excluded`.
-        query_groups, row_groups: (N,) and (K,) int64: a row of the query's group never counts. If
-            `query_groups` is None, the data has no groups, and `row_groups` is ignored.
-        query_within, row_within: (N,) and (K,) int64: only rows of the query's value count. None: all do.
-        unit: promises that all queries and rows have norm at most 1; else the log-partition finds a bound.
-        padded: whether `selected` is padded with -1, because queries have different numbers of columns.
+    rows: (K, D): a queue, or the keys of all ranks.
+    excluded: (N, E) int64, columns that do not count for a query; distinct in each row. Keep indices that
+        were created on the CPU there: the log-partition checks their symmetry without a device sync.
+    selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; excludes
+        `excluded`.
+    query_groups, row_groups: (N,) and (K,) int64: a row of the query's group never counts. If `query_groups`
+        is None, the data has no groups, and `row_groups` is ignored.
+    query_within, row_within: (N,) and (K,) int64: only rows of the query's value count. None: all do.
+    unit: promises that all queries and rows have norm at most 1; else the log-partition finds a bound.
+    padded: whether `selected` is padded with -1, because queries have different numbers of columns.
 
     Raises:
         ValueError: no columns remain after exclusion or selection.

@@ -22,15 +22,14 @@ EPSILON = 1e-5  # added to variances, as batch norm does
 class Contrast:
     """N queries of this rank, each with P positives, against K shared negatives.
 
-    Args:
-        queries: (N, D) unit rows.
-        positives: (N, P, D), of norm at most 1; P > 1 where an image has several keys (JCL), or other images
-            of its value (`of_same_value`).
-        negatives: K rows, and which of them count for each query.
-        temperature: divides every similarity; a scalar tensor if it is learnt.
-        weight: of this contrast in the sum over the method's terms.
-        log_normalizer: scalar, log of the mean of exp(logit) over candidates, as memory banks estimate it.
-        is_positive: (N, P) bool, which of the positives count, the first always; None: all.
+    queries: (N, D) unit rows.
+    positives: (N, P, D), of norm at most 1; P > 1 where an image has several keys (JCL), or other images of
+        its value (`of_same_value`).
+    negatives: K rows, and which of them count for each query.
+    temperature: divides every similarity; a scalar tensor if it is learnt.
+    weight: of this contrast in the sum over the method's terms.
+    log_normalizer: scalar, log of the mean of exp(logit) over candidates, as memory banks estimate it.
+    is_positive: (N, P) bool, which of the positives count, the first always; None: all.
     """
 
     queries: Tensor
@@ -160,10 +159,9 @@ def all_against_all(embeddings: Sequence[Tensor], batch: Batch) -> tuple[Tensor,
 class Agreement:
     """N queries of this rank and the positives they should agree with, without negatives (BYOL, SimSiam).
 
-    Args:
-        queries: (N, D) unit rows.
-        positives: (N, P, D) unit rows.
-        weight: of this term in the sum over the method's terms.
+    queries: (N, D) unit rows.
+    positives: (N, P, D) unit rows.
+    weight: of this term in the sum over the method's terms.
     """
 
     queries: Tensor
@@ -183,9 +181,8 @@ class Agreement:
 class TwoViews:
     """N images of this rank in two views, for losses on statistics of the batch (Barlow Twins, VICReg).
 
-    Args:
-        first, second: (N, D) raw rows, as the projector gives them.
-        weight: of this term in the sum over the method's terms.
+    first, second: (N, D) raw rows, as the projector gives them.
+    weight: of this term in the sum over the method's terms.
     """
 
     first: Tensor

@@ -132,13 +132,13 @@ def test_a_stopped_evaluation_is_resumed(context, params, monkeypatch) -> None:
     settings = short(params.evaluations["linear"])
     kept = replace(context, checkpoints=lambda part: Checkpoints(context.out / "kept"))
     expected = linear.evaluate(settings, context)
-    score = linear._score
+    scores = linear._scores
     monkeypatch.setattr(
-        linear, "_score", lambda *rest: [os.kill(os.getpid(), signal.SIGTERM), score(*rest)][1]
+        linear, "_scores", lambda *rest: [os.kill(os.getpid(), signal.SIGTERM), scores(*rest)][1]
     )
     with pytest.raises(StoppedError, match="after step 7; run the same command again"):
         linear.evaluate(settings, kept)
-    monkeypatch.setattr(linear, "_score", score)
+    monkeypatch.setattr(linear, "_scores", scores)
     assert linear.evaluate(settings, kept) == expected
     tensors = model_tensors(*(context.out / "kept").glob("*18.safetensors"))
     for name, weight in trained(context).items():

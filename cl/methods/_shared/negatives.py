@@ -19,11 +19,8 @@ def check_negatives(negatives: int | None, candidates: int) -> None:
 def sample_columns(n: int, count: int, generator: torch.Generator, *, width: int, shared: bool) -> Tensor:
     """(n, K) int64 on the CPU: distinct columns for each of this rank's images, none of the image's own.
 
-    Args:
-        count: K; capped at the number of other images' columns, since an analysis may use smaller batches.
-        width: columns per image of all ranks.
-        shared: whether all images have the same sample of places among the other images' columns; otherwise,
-            their samples are independent.
+    K is `count`, or the number of other images' columns if an analysis uses smaller batches. An image of any
+    rank has `width` columns. If `shared`, all images sample the same places among the columns of others.
     """
     candidates = width * (n * ranks() - 1)
     count = min(count, candidates)
