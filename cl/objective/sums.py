@@ -14,33 +14,6 @@ from cl.objective.blocks import Block, blockwise, over_selected
 from cl.objective.negatives import Negatives, with_fixed_temperature
 
 
-def softplus_sum(queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor) -> Tensor:
-    """(N,): sum over the negatives that count of softplus(q_i . k / temperature - shift_i).
-
-    A query (of N, D) without negatives has the sum 0. The temperature, a number or a scalar tensor, and
-    `shift`, (N,), may carry a gradient.
-    """
-    return _sum(_SOFTPLUS, queries, negatives, temperature, shift)
-
-
-def log_complement_sum(
-    queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor
-) -> Tensor:
-    """(N,): sum over the negatives that count of log(1 - p_k), p_k = exp(q_i . k / temperature - shift_i).
-
-    Negatives with p_k > LARGEST are left out: rounding errors would decide their 1 - p_k. Arguments as in
-    `softplus_sum`; `shift` is the log-partition over all candidates.
-    """
-    return _sum(_LOG_COMPLEMENT, queries, negatives, temperature, shift)
-
-
-def probability_sum(
-    queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor
-) -> Tensor:
-    """(N,): sum of p_k over the negatives that `log_complement_sum` does not leave out."""
-    return _sum(_PROBABILITY, queries, negatives, temperature, shift)
-
-
 class _Pointwise(NamedTuple):
     """A function of a logit minus its shift, and its derivative; names with `_` work in place."""
 
@@ -78,6 +51,11 @@ _PROBABILITY = _Pointwise(
 def _sum(
     function: _Pointwise, queries: Tensor, negatives: Negatives, temperature: float | Tensor, shift: Tensor
 ) -> Tensor:
+    """(N,): sum over the negatives that count of the function of q_i . k / temperature - shift_i.
+
+    A query (of N, D) without negatives has the sum 0. The temperature, a number or a scalar tensor, and
+    `shift`, (N,), may carry a gradient.
+    """
     queries, negatives, temperature = with_fixed_temperature(queries, negatives, temperature)
     if negatives.selected is None:
         logits_of = blockwise(negatives, temperature, queries.device)
@@ -88,6 +66,12 @@ def _sum(
         return function.value(x).masked_fill(absent, 0).sum(1)
 
     return over_selected(reduce, queries, negatives, temperature)
+
+
+softplus_sum = partial(_sum, _SOFTPLUS)
+# Of log(1 - p) and of p, with p = exp(logit - shift) and `shift` the log-partition over all candidates.
+# Negatives with p > LARGEST are left out: rounding errors would decide their 1 - p.
+log_complement_sum, probability_sum = partial(_sum, _LOG_COMPLEMENT), partial(_sum, _PROBABILITY)
 
 
 class _PointwiseSum(Function):
