@@ -95,7 +95,7 @@ def against_a_queue(smaller: int) -> Run:
 def with_groups(smaller: int) -> Run:
     n = 4096 // smaller
     images, groups = embeddings(n), torch.arange(n) // 4
-    negatives = Negatives(images, query_groups=groups, row_groups=groups)
+    negatives = Negatives.of_other_images(images, Batch([], groups, torch.arange(n), groups))
     return with_gradients(lambda: log_partition(images, negatives, TEMPERATURE), images)
 
 

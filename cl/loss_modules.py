@@ -27,7 +27,7 @@ from cl.losses import (
 from cl.networks.passes import full_precision, l2_normalize
 from cl.networks.queue import NO_GROUP, Queue
 from cl.objective.batch import Batch
-from cl.objective.negatives import Negatives
+from cl.objective.negatives import Negatives, paired
 from cl.objective.terms import Agreement, Contrast, Term, TwoViews, all_against_all
 from cl.runtime.distributed import gather, global_rows, mean_over_ranks, ranks, single_process
 
@@ -152,7 +152,7 @@ class _Contrastive(_Loss):
             groups = torch.full_like(queries[:, 0], -1).long() if groups is None else groups
             known = gather(groups.where(groups >= 0, NO_GROUP))[:room]
             bank.enqueue(gather(keys.detach())[:room], known, torch.Generator())
-        negatives = Negatives(rows, query_groups=query_groups, row_groups=row_groups)
+        negatives = Negatives(rows, groups=paired(query_groups, row_groups))
         return Contrast(queries, torch.stack(views[1:], 1), negatives, temperature)
 
 

@@ -11,7 +11,7 @@ from cl.methods._shared.negatives import groups_of_queries
 from cl.networks import context
 from cl.networks.passes import full_precision
 from cl.objective.batch import Batch
-from cl.objective.negatives import Negatives, gather_groups
+from cl.objective.negatives import Negatives, gather_groups, paired
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather, global_rows
 from cl.runtime.machine import to_device
@@ -82,13 +82,9 @@ class Method(BaseMethod):
     ) -> Contrast:
         """The predictions (N, D, G - k, G) of the patches `below`, against all patches of all ranks."""
         positives = self.grid**2 * global_rows(len(targets))[:, None] + below  # (N, G (G - k))
-        negatives = Negatives(
-            all_targets,
-            excluded=positives.view(-1, 1),
-            query_groups=groups_of_queries(batch, len(below)),
-            row_groups=gather_groups(batch.row_groups(self.grid**2)),
-            unit=False,
-        )
+        of_rows = gather_groups(batch.row_groups(self.grid**2))
+        groups = paired(groups_of_queries(batch, len(below)), of_rows)
+        negatives = Negatives(all_targets, excluded=positives.view(-1, 1), groups=groups, unit=False)
         return self.contrast(
             full_precision(predictions).permute(0, 2, 3, 1).flatten(0, 2),
             targets[:, to_device(below, targets.device)].flatten(0, 1)[:, None],

@@ -9,7 +9,7 @@ from cl.methods import BaseMethod, MethodConfig, Setup
 from cl.networks.passes import in_passes
 from cl.networks.queue import NO_GROUP
 from cl.objective.batch import Batch
-from cl.objective.negatives import Negatives
+from cl.objective.negatives import Negatives, paired
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import gather
 
@@ -44,7 +44,6 @@ class Method(BaseMethod):
         classes, groups = batch.positions[:, None], batch.row_groups()
         if groups is not None:
             self.groups[gather(batch.positions)] = gather(groups)
-        negatives = Negatives(
-            self.weights, excluded=classes, query_groups=groups, row_groups=self.groups, unit=False
-        )
+        pair = paired(groups, self.groups)
+        negatives = Negatives(self.weights, excluded=classes, groups=pair, unit=False)
         return [self.contrast(q, self.weights[classes], negatives) for q in queries]

@@ -14,7 +14,7 @@ from cl.methods._shared.memory_bank import BankConfig, MemoryBankMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
-from cl.objective.negatives import Negatives
+from cl.objective.negatives import Negatives, paired
 from cl.objective.terms import Contrast
 from cl.runtime.distributed import mean_over_ranks
 
@@ -111,8 +111,7 @@ class Method(MemoryBankMethod):
         far = Negatives(
             self.bank.rows,
             selected=background.where(~together, -1),
-            query_groups=batch.row_groups(),
-            row_groups=self.bank.groups,
+            groups=paired(batch.row_groups(), self.bank.groups),
             padded=True,
         )
         close = Negatives(self.bank.rows, selected=background.where(together, -1), padded=True)

@@ -39,9 +39,9 @@ class Negatives:
         were created on the CPU there: the log-partition checks their symmetry without a device sync.
     selected: (N, S) int64, the only columns that count for a query, each as often as it occurs; excludes
         `excluded`.
-    query_groups, row_groups: (N,) and (K,) int64: a row of the query's group never counts. If `query_groups`
-        is None, the data has no groups, and `row_groups` is ignored.
-    query_within, row_within: (N,) and (K,) int64: only rows of the query's value count. None: all do.
+    groups: (N,) and (K,) int64, of queries and rows: a row of the query's group never counts. None where the
+        data has no groups.
+    within: values (N,) and (K,) int64: only rows of the query's value count. None: all do.
     unit: promises that all queries and rows have norm at most 1; else the log-partition finds a bound.
     padded: whether `selected` is padded with -1, because queries have different numbers of columns.
 
@@ -52,10 +52,8 @@ class Negatives:
     rows: Tensor
     excluded: Tensor | None = None
     selected: Tensor | None = None
-    query_groups: Tensor | None = None
-    row_groups: Tensor | None = None
-    query_within: Tensor | None = None
-    row_within: Tensor | None = None
+    groups: Groups | None = None
+    within: Groups | None = None
     unit: bool = True
     padded: bool = False
 
@@ -87,24 +85,8 @@ class Negatives:
         query_groups = groups if queries == per_image else batch.row_groups(queries)
         within = batch.row_within(per_image)
         query_within = within if queries == per_image else batch.row_within(queries)
-        numbers = query_groups, gather_groups(groups), query_within, gather_groups(within)
-        return cls(rows, excluded, selected, *numbers)
-
-    @property
-    def groups(self) -> Groups | None:
-        """Of queries and rows; None where the data has no groups."""
-        if self.query_groups is None:
-            return None
-        assert self.row_groups is not None, "groups of queries and of rows go together"
-        return self.query_groups, self.row_groups
-
-    @property
-    def within(self) -> Groups | None:
-        """The values of `within` of queries and rows; None where all count."""
-        if self.query_within is None:
-            return None
-        assert self.row_within is not None, "values of queries and of rows go together"
-        return self.query_within, self.row_within
+        pairs = (query_groups, gather_groups(groups)), (query_within, gather_groups(within))
+        return cls(rows, excluded, selected, *(paired(*pair) for pair in pairs))
 
     @property
     def masks(self) -> tuple[Mask, ...]:
@@ -141,6 +123,14 @@ class Negatives:
         for mask in self.masks:
             counted &= ~mask.of_columns(columns)
         return counted
+
+
+def paired(of_queries: Tensor | None, of_rows: Tensor | None) -> Groups | None:
+    """Groups or values of queries and of rows; None where the data, and so the queries, have none."""
+    if of_queries is None:
+        return None
+    assert of_rows is not None, "groups of queries and of rows go together"
+    return of_queries, of_rows
 
 
 def gather_groups(groups: Tensor | None) -> Tensor | None:

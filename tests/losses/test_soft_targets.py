@@ -21,7 +21,7 @@ def contrast() -> Contrast:
     """Four queries with two keys each against a queue of seven rows, without those of the query's group."""
     torch.manual_seed(0)
     queries, keys, rows = l2_normalize(4, 5).requires_grad_(), l2_normalize(8, 5), l2_normalize(7, 5)
-    negatives = Negatives(rows, query_groups=GROUPS, row_groups=ROW_GROUPS)
+    negatives = Negatives(rows, groups=(GROUPS, ROW_GROUPS))
     return Contrast(queries, keys.view(4, 2, 5), negatives, STUDENT)
 
 

@@ -62,9 +62,9 @@ def test_nothing_waits_for_the_gpu(temperature, same, way, rows) -> None:
             excluded = itself.to(GPU)[:, None]
         groups = torch.empty(6, dtype=torch.int64, device=GPU)
         selected = torch.empty(6, 2, dtype=torch.int64, device=GPU) if way == "selected" else None
-        query_groups = groups if way == "groups" else None
+        pair = (groups, groups) if way == "groups" else None
         gpu.may_wait = False
-        chosen = Negatives(negatives, excluded, selected, query_groups, groups, unit=rows == "unit")
+        chosen = Negatives(negatives, excluded, selected, pair, unit=rows == "unit")
         z = log_partition(queries, chosen, temperature)
         backward((z + softplus_sum(queries, chosen, temperature, z)).sum())
 

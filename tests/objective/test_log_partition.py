@@ -101,8 +101,8 @@ def test_columns_that_do_not_count(monkeypatch, blocks_of, block, temperature, g
     elif way == "selected":
         left_out = left_out | ~masked(7, 11, chosen)
     columns = {} if way == "neither" else {way: chosen}
-    groups = {"query_groups": GROUPS[0], "row_groups": GROUPS[1]} if grouped else {}
-    assert_dense(queries, Negatives(negatives, **columns, **groups, unit=False), left_out, temperature)
+    pair = GROUPS if grouped else None
+    assert_dense(queries, Negatives(negatives, **columns, groups=pair, unit=False), left_out, temperature)
 
 
 @pytest.mark.parametrize("block", [4, 1024])
@@ -112,7 +112,7 @@ def test_groups_where_the_queries_are_the_negatives(blocks_of, block, shift) -> 
     blocks_of(block)
     embeddings, groups = l2_normalize(7, 5).requires_grad_(), GROUPS[0]
     of_rows = groups.roll(shift) if shift else groups
-    negatives = Negatives(embeddings, query_groups=groups, row_groups=of_rows, unit=False)
+    negatives = Negatives(embeddings, groups=(groups, of_rows), unit=False)
     assert_dense(embeddings, negatives, groups[:, None] == of_rows, 0.2)
 
 
@@ -122,7 +122,7 @@ def test_a_query_whose_negatives_are_all_of_its_group_has_no_gradient(way) -> No
     negatives = queries if way == "symmetric" else l2_normalize(3, 5).requires_grad_()
     one_group = torch.zeros(3, dtype=torch.int64)
     selected = torch.tensor([[0, 1]] * 3) if way == "selected" else None
-    grouped = Negatives(negatives, selected=selected, query_groups=one_group, row_groups=one_group)
+    grouped = Negatives(negatives, selected=selected, groups=(one_group, one_group))
     value = log_partition(queries, grouped, 0.2)
     assert torch.equal(value, torch.full((3,), -math.inf, dtype=torch.float64))
     for gradient in torch.autograd.grad(value.sum(), {queries, negatives}):

@@ -42,7 +42,7 @@ def test_sums_equal_their_dense_form(monkeypatch, blocks_of, groups_of_images, n
                 counts[row, column] += column >= 0
         columns["selected"] = selected
     if "groups" in way:
-        columns |= dict(zip(("query_groups", "row_groups"), groups_of_images, strict=True))
+        columns["groups"] = groups_of_images
         counts *= groups_of_images[0][:, None] != groups_of_images[1]
     ours = SUMS[name](queries, Negatives(negatives, **columns), 0.2, shift)
     theirs = dense_sum(name, queries @ negatives.T / 0.2, shift, counts)

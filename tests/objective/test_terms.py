@@ -29,8 +29,7 @@ def test_negatives_are_counted_for_each_query() -> None:
                 counted = torch.full((6, 11), way == "excluded").scatter(1, columns, way == "selected")
             if groups:
                 counted &= groups[0][:, None] != groups[1]
-            pair = dict(zip(("query_groups", "row_groups"), groups or (None, None), strict=True))
-            negatives = Negatives(rows, **({way: columns} if way else {}), **pair)
+            negatives = Negatives(rows, **({way: columns} if way else {}), groups=groups)
             assert negatives.counts(queries).tolist() == counted.sum(1).tolist()
 
 
@@ -42,9 +41,7 @@ def test_a_batch_mean_is_over_the_queries() -> None:
     values = torch.randn(6, 1, dtype=torch.float64)
     torch.testing.assert_close(some.batch_mean(values), values[REST].mean(0), msg="of those with negatives")
     same = torch.zeros(5, dtype=torch.int64)
-    alone = Contrast(
-        queries, queries[:, None], Negatives(l2_normalize(5, 4), query_groups=same[:3], row_groups=same)
-    )
+    alone = Contrast(queries, queries[:, None], Negatives(l2_normalize(5, 4), groups=(same[:3], same)))
     assert alone.batch_mean(torch.tensor([[1.0], [2.0], [6.0]])) == 1, "no query has negatives"
 
 
@@ -60,7 +57,7 @@ def grouped(positives: int) -> tuple[Contrast, Tensor]:
     contrast = Contrast(
         queries,
         keys,
-        Negatives(rows, selected=columns, query_groups=query_groups, row_groups=row_groups),
+        Negatives(rows, selected=columns, groups=(query_groups, row_groups)),
         temperature=0.2,
         log_normalizer=torch.tensor(0.3, dtype=torch.float64),
     )

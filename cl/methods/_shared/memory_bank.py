@@ -12,7 +12,7 @@ from cl.networks.bank import Bank
 from cl.networks.passes import l2_normalize
 from cl.objective.batch import Batch
 from cl.objective.log_partition import log_partition
-from cl.objective.negatives import Negatives
+from cl.objective.negatives import Negatives, paired
 from cl.objective.terms import Contrast
 
 
@@ -72,7 +72,7 @@ def against_banks(
     excluded = own if selected is None else None
     contrasts = []
     for queries, bank in pairs:
-        negatives = Negatives(bank.rows, excluded, selected, groups, bank.groups)
+        negatives = Negatives(bank.rows, excluded, selected, paired(groups, bank.groups))
         of_bank = [method.contrast(q, bank.rows[own], negatives, bank.log_normalizer) for q in queries]
         _estimate_normalizer(bank, of_bank)  # fills the buffer that the contrasts share
         contrasts += of_bank

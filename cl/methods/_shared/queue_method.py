@@ -10,7 +10,7 @@ from cl.networks.passes import image_major
 from cl.networks.queue import Queue
 from cl.networks.target import Ema, Target
 from cl.objective.batch import Batch
-from cl.objective.negatives import Negatives, gather_groups
+from cl.objective.negatives import Negatives, gather_groups, paired
 from cl.objective.terms import Contrast, of_same_value
 from cl.runtime.distributed import gather
 
@@ -33,13 +33,8 @@ class QueueMethod(BaseMethod):
 
     def against_queue(self, queries: Tensor, keys: Tensor, batch: Batch) -> Contrast:
         """N queries (N, D), each with its P keys (N, P, D), against the whole queue."""
-        negatives = Negatives(
-            self.queue.rows,
-            query_groups=batch.row_groups(),
-            row_groups=self.queue.groups,
-            query_within=batch.within,
-            row_within=self.queue.within,
-        )
+        groups = paired(batch.row_groups(), self.queue.groups)
+        negatives = Negatives(self.queue.rows, groups=groups, within=paired(batch.within, self.queue.within))
         return self.contrast(queries, keys, negatives, others=of_same_value(keys, batch))
 
     def enqueue_after_step(self, keys: Tensor, batch: Batch) -> None:
