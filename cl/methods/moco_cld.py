@@ -2,14 +2,14 @@
 
 from typing import ClassVar, Literal
 
-from cl.methods._shared import cld
+from cl.methods._shared.cld import ClusterConfig, ClusterMethod
 from cl.methods._shared.queue_method import TargetQueueConfig, TargetQueueMethod
 from cl.networks.passes import in_passes
 from cl.objective.batch import Batch
 from cl.objective.terms import Contrast
 
 
-class Config(cld.ClusterConfig, TargetQueueConfig):
+class Config(ClusterConfig, TargetQueueConfig):
     """Both queries share a key, which is enqueued once."""
 
     least_views: ClassVar = 3
@@ -17,7 +17,7 @@ class Config(cld.ClusterConfig, TargetQueueConfig):
     kind: Literal["moco_cld"]
 
 
-class Method(cld.ClusterMethod, TargetQueueMethod):
+class Method(ClusterMethod, TargetQueueMethod):
     """Wang et al. 2021, eq. 4, on MoCo: the mean over the queries, plus lambda times the clusters' loss."""
 
     def forward(self, batch: Batch) -> list[Contrast]:
@@ -27,4 +27,4 @@ class Method(cld.ClusterMethod, TargetQueueMethod):
         both = in_passes(self.embed_twice, queries, separate=2)  # (N, 2, D) each
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
-        return instances + cld.cluster_contrasts(both, self.clustering)
+        return instances + self.cluster_contrasts(both)

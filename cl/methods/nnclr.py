@@ -62,17 +62,16 @@ class Method(PredictorMethod):
 
         If all rows belong to the embedding's group, the embedding itself is the neighbour.
         """
-        size = max(1, SIMILARITIES // len(self.queue.rows))
-        sides = [embeddings] if groups is None else [embeddings, groups]
-        blocks = zip(*(side.split(size) for side in sides), strict=True)
-        return torch.cat([self._nearest_rows(*block) for block in blocks])
-
-    def _nearest_rows(self, embeddings: Tensor, groups: Tensor | None = None) -> Tensor:
-        rows = self.queue.rows
-        with torch.autocast(rows.device.type, enabled=False):  # in bfloat16, near neighbours would tie
-            similarities = embeddings @ rows.T  # (n, size)
-        if groups is None:
-            return rows[similarities.argmax(1)]
-        same = groups[:, None] == self.queue.groups
-        nearest = rows[similarities.masked_fill(same, -torch.inf).argmax(1)]
-        return torch.where(same.all(1, keepdim=True), embeddings, nearest)
+        rows, found = self.queue.rows, []
+        size = max(1, SIMILARITIES // len(rows))
+        for start in range(0, len(embeddings), size):
+            block = slice(start, start + size)
+            with torch.autocast(rows.device.type, enabled=False):  # in bfloat16, near neighbours would tie
+                similarities = embeddings[block] @ rows.T  # (n, size)
+            if groups is None:
+                found.append(rows[similarities.argmax(1)])
+                continue
+            same = groups[block, None] == self.queue.groups
+            nearest = rows[similarities.masked_fill(same, -torch.inf).argmax(1)]
+            found.append(torch.where(same.all(1, keepdim=True), embeddings[block], nearest))
+        return torch.cat(found)

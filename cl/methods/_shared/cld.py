@@ -70,21 +70,24 @@ class ClusterMethod(BaseMethod):
         hidden = self.projector[:-1](self.backbone(images))
         return l2_normalize(torch.stack([self.projector[-1](hidden), self.group_head(hidden)], 1))
 
+    def cluster_contrasts(self, both: list[Tensor]) -> list[Contrast]:
+        """Each of the first two views against the other's centres; that of the image's cluster is positive.
 
-def cluster_contrasts(both: list[Tensor], config: Clustering) -> list[Contrast]:
-    """Each of the first two views against the other's centres; the centre of the image's cluster is positive.
-
-    A centre represents many images, so the data's groups do not apply. `both`: V x (N, 2, D), of
-    `embed_twice`; the loss between images has V terms, that between clusters two.
-    """
-    first, second = both[0][:, 1], both[1][:, 1]
-    with torch.autocast(first.device.type, enabled=False):
-        clusters = [_clusters(gather(view), config) for view in (second, first)]
-    weight = config.weight * len(both) / 2
-    return [
-        _against_centres(view, *other, config, weight)
-        for view, other in zip((first, second), clusters, strict=True)
-    ]
+        A centre represents many images, so the data's groups do not apply. `both`: V x (N, 2, D), of
+        `embed_twice`; the loss between images has V terms, that between clusters two.
+        """
+        config, contrasts = self.clustering, []
+        first, second = both[0][:, 1], both[1][:, 1]
+        with torch.autocast(first.device.type, enabled=False):
+            clusters = [_clusters(gather(view), config) for view in (second, first)]
+        for queries, (centres, labels) in zip((first, second), clusters, strict=True):
+            positive = local_part(labels)[:, None]  # (N, 1)
+            start = positive // config.clusters * config.clusters  # of the part's centres
+            others = torch.arange(config.clusters - 1, device=start.device) + start
+            negatives = Negatives(centres, selected=others + (others >= positive))  # (N, k - 1)
+            weight = config.weight * len(both) / 2
+            contrasts.append(Contrast(queries, centres[positive], negatives, config.temperature, weight))
+        return contrasts
 
 
 def _clusters(embeddings: Tensor, config: Clustering) -> tuple[Tensor, Tensor]:
@@ -93,13 +96,3 @@ def _clusters(embeddings: Tensor, config: Clustering) -> tuple[Tensor, Tensor]:
     clustered = [batch_clusters(part, config.clusters, config.iterations) for part in parts]
     labels = [number * config.clusters + in_part for number, (_, in_part) in enumerate(clustered)]
     return torch.cat([centres for centres, _ in clustered]), torch.cat(labels)
-
-
-def _against_centres(
-    queries: Tensor, centres: Tensor, labels: Tensor, config: Clustering, weight: float
-) -> Contrast:
-    positive = local_part(labels)[:, None]  # (N, 1)
-    first = positive // config.clusters * config.clusters  # of the part's centres
-    others = torch.arange(config.clusters - 1, device=first.device) + first
-    negatives = Negatives(centres, selected=others + (others >= positive))  # (N, k - 1)
-    return Contrast(queries, centres[positive], negatives, config.temperature, weight)
