@@ -12,18 +12,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from cl.console.progress import Progress
 from cl.data.order import Plan, reduced
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
-from cl.data.transform import Transform
 from cl.data.views import View
-from cl.evaluations import MeasurementConfig
+from cl.evaluations import MeasurementConfig, MeasurementContext
 from cl.methods import BaseMethod
 from cl.objective.batch import Batch
 from cl.objective.negatives import Negatives
 from cl.objective.terms import Contrast
-from cl.runtime.machine import Machine
 from cl.runtime.tensor_files import load_state, load_tensors
 
 
@@ -49,8 +46,8 @@ class BatchesConfig(AnalysisConfig):
 
 
 @dataclass(frozen=True)
-class AnalysisContext:
-    """A trained method in eval mode, the views and log of its training, and the folder for charts.
+class AnalysisContext(MeasurementContext):
+    """A trained method in eval mode, and the views and log of its training.
 
     epochs: the rows of results/pretrain/epochs.csv.
     kept: files of the method after earlier epochs (`optim.keep_every`), by epoch.
@@ -58,15 +55,8 @@ class AnalysisContext:
 
     method: BaseMethod
     views: list[View]
-    train: Reader
-    val: Reader
-    transform: Transform
     epochs: list[dict[str, float]]
     kept: dict[int, Path]
-    seed: int
-    machine: Machine
-    progress: Progress
-    out: Path
 
     def by_epoch(self) -> Iterator[tuple[int, Self]]:
         """Contexts of the kept epochs, in order, then the finished one; use each before taking the next.

@@ -100,13 +100,9 @@ class EvaluatedEncoder:
 
 
 @dataclass(frozen=True)
-class EvaluationContext:
-    """An encoder, the data to evaluate it on, and the folder for pictures and tables.
+class MeasurementContext:
+    """What evaluations and analyses measure with; `out` is the folder for charts, pictures and tables."""
 
-    checkpoints: the checkpoints of the training with a given name.
-    """
-
-    encoder: EvaluatedEncoder
     train: Reader
     val: Reader
     transform: Transform
@@ -114,6 +110,16 @@ class EvaluationContext:
     machine: Machine
     progress: Progress
     out: Path
+
+
+@dataclass(frozen=True)
+class EvaluationContext(MeasurementContext):
+    """An encoder and what to evaluate it with.
+
+    checkpoints: the checkpoints of the training with a given name.
+    """
+
+    encoder: EvaluatedEncoder
     checkpoints: Callable[[str], Checkpoints]
 
     @property
