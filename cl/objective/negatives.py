@@ -85,8 +85,8 @@ class Negatives:
         query_groups = groups if queries == per_image else batch.row_groups(queries)
         within = batch.row_within(per_image)
         query_within = within if queries == per_image else batch.row_within(queries)
-        pairs = (query_groups, gather_groups(groups)), (query_within, gather_groups(within))
-        return cls(rows, excluded, selected, *(paired(*pair) for pair in pairs))
+        pair = paired(query_groups, gather_groups(groups))
+        return cls(rows, excluded, selected, pair, paired(query_within, gather_groups(within)))
 
     @property
     def masks(self) -> tuple[Mask, ...]:
