@@ -24,7 +24,6 @@ from cl.report.experiments import (
     varying_params,
 )
 from cl.report.page import dataset_name, environment, with_contents
-from cl.report.paper_figures import figure_context
 from cl.report.paper_matches import Compose, PaperMatches, commands
 from cl.runtime.metric_info import Measurement
 from cl.statistics import Estimate
@@ -170,7 +169,7 @@ def _best(metric: str, groups: list[list[Experiment]]) -> tuple[str, Estimate] |
 
 def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:
     tables = [_table(table, matches) for table in paper.tables]
-    figures = [figure_context(figure, matches) for figure in paper.figures]
+    figures = [matches.figure(figure) for figure in paper.figures]
     return {
         "title": paper.title,
         "tables": tables,
