@@ -81,7 +81,7 @@ class PaperMatches:
                 self.by_kind.setdefault(kind, []).append(each)
 
     def comparable(self, run: str) -> tuple[dict[str, Any], list[Experiment]]:
-        """A run's parameters, and the experiments on its data; composes only if some are on that of its recipe."""
+        """The parameters of a run and the experiments on its data; composes little if there are none."""
         if not self.by_kind or value_at(self.compose(run.split()[0]), "dataset.kind") not in self.by_kind:
             return {}, []
         params = self.compose(run)

@@ -20,12 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from cl import config
-from cl.config import rules
-from cl.config.rules.data import needing_values
+from cl.config.rules.data import lacking
 from cl.runtime.registry import module_of
 from pipeline.composition import mistakes, weight_hashes
-from pipeline.composition.conf import CONF, ENTRIES, Values, groups
-from pipeline.composition.overrides import WEIGHTS, parse
+from pipeline.composition.conf import CONF, ENTRIES, WEIGHTS, Values, groups, parse
 from pipeline.support.provenance import command
 
 TYPED = ("views", "backbone", "method", "optim")  # once typed, they have their own settings, not a recipe's
@@ -72,18 +70,16 @@ def compose(overrides: list[str], say: Say = lambda text: None) -> Values:
     if project in Path.cwd().parents:
         raise ValueError(f"this is a subfolder of the project: run `cd {project}` first")
     given, notes = parse(overrides), list[str]()
-    mistakes.refuse(mistakes.wrong_choice(each, given) for each in given)
+    for each in given:
+        mistakes.check_choice(each, given)
     try:
         composed = _choose(given, notes.append)
         values = _plain(composed)
-        mistakes.refuse(mistakes.wrong_key(each, given, values) for each in given)
+        for each in given:
+            mistakes.check_key(each, given, values)
         _set(composed, given)
         _drop_what_is_not_chosen(composed, given)
-        _drop_what_needs_labels(composed, notes.append)
-        for name in needing_values(_plain(composed)):
-            del composed.evaluations[name]
-            if "evaluation" in {each.key_or_group for each in given}:
-                notes.append(f"left out {name}: choose dataset.positive or dataset.within for it")
+        _drop_what_the_data_lacks(composed, given, notes.append)
         _add_weights(composed, given, notes.append)
         values = _plain(composed) | {"overrides": overrides}
     except (HydraException, OmegaConfBaseException) as error:
@@ -194,14 +190,17 @@ def _is_chosen(entry: Any) -> bool:
     return "kind" in entry or training in (None, "teacher") or is_trained
 
 
-def _drop_what_needs_labels(composed: DictConfig, say: Say) -> None:
-    """Drop the evaluations and baselines that need labels if the data has none."""
-    left_out = rules.needing_labels(_plain(composed))
-    for group, name in left_out:
+def _drop_what_the_data_lacks(composed: DictConfig, given: list[Override], say: Say) -> None:
+    """Drop the evaluations and baselines that need labels or columns of values if the data has none."""
+    without_labels = []
+    for group, name, what in list(lacking(_plain(composed))):
         del composed[group][name]
-    if left_out:
-        names = ", ".join(name for _, name in left_out)
-        say(f"dataset.labels=none: left out what needs labels: {names}")
+        if what == "labels":
+            without_labels.append(name)
+        elif "evaluation" in {each.key_or_group for each in given}:
+            say(f"left out {name}: choose dataset.positive or dataset.within for it")
+    if without_labels:
+        say(f"dataset.labels=none: left out what needs labels: {', '.join(without_labels)}")
 
 
 def _add_weights(composed: DictConfig, given: list[Override], say: Say) -> None:

@@ -1,7 +1,6 @@
 """What is wrong with overrides, and what to type instead."""
 
 import difflib
-from collections.abc import Iterable
 
 from hydra.core.override_parser.types import Override
 
@@ -12,12 +11,6 @@ from pipeline.support.provenance import command
 SHOWN = 4  # names that are suggested
 
 
-def refuse(problems: Iterable[str | None]) -> None:
-    """Raises ValueError with the first problem, if there is one."""
-    if problem := next(filter(None, problems), None):
-        raise ValueError(problem)
-
-
 def not_chosen(group: str, name: str, chosen: list[str]) -> str:
     """The sentence about a parameter of an entry that the experiment does not have."""
     chooser = ENTRIES[group]
@@ -26,27 +19,30 @@ def not_chosen(group: str, name: str, chosen: list[str]) -> str:
     return f"{group}.{name} is not a parameter{suggestion(name, chosen or choices(chooser))}"
 
 
-def wrong_choice(override: Override, given: list[Override]) -> str | None:
-    """The sentence about a choice that does not exist, and about several where one is possible."""
+def check_choice(override: Override, given: list[Override]) -> None:
+    """Raises ValueError for a choice that does not exist, and for several where one is possible."""
     if override.is_sweep_override():
         run = command(_texts(given), "--queue")
-        return f"{override.input_line} has several values; `{run}` queues a run for each of them"
+        raise ValueError(f"{override.input_line} has several values; `{run}` queues a run for each of them")
     value = override.value()
     group, _, key = override.key_or_group.partition(".")
     if group not in groups() or key not in ("", "kind"):
-        return None
+        return
     known, several = choices(group), group in ENTRIES.values()
     if key:
         choice = str(value) if str(value) in known else one_of(near(str(value), known) or ["..."])
-        return f"{override.input_line}: the kind follows from the choice; choose {group}={choice}"
+        raise ValueError(f"{override.input_line}: the kind follows from the choice; choose {group}={choice}")
     if override.is_delete():
-        return f"{override.input_line} is not possible: choose {group}=[]" if several else None
+        if several:
+            raise ValueError(f"{override.input_line} is not possible: choose {group}=[]")
+        return
     if value is None:
-        return f"{group}=null chooses nothing: leave it out{f', or choose {group}=[]' if several else ''}"
+        instead = f", or choose {group}=[]" if several else ""
+        raise ValueError(f"{group}=null chooses nothing: leave it out{instead}")
     if isinstance(value, list) and len(value) > 1 and not several:
         each = f"{group}={','.join(map(str, value))}"
         run = command([each if text == override.input_line else text for text in _texts(given)], "--queue")
-        return f"{override.input_line}: choose one; `{run}` queues a run for each"
+        raise ValueError(f"{override.input_line}: choose one; `{run}` queues a run for each")
     for choice in map(str, value if isinstance(value, list) else [value]):
         if choice not in known:
             inside = [each for each in known if each.startswith(f"{choice.split('/')[0]}/")]
@@ -56,28 +52,26 @@ def wrong_choice(override: Override, given: list[Override]) -> str | None:
                 others = [each for each in given if each.key_or_group not in ("dataset", "recipe")]
                 run = command(["recipe=own/small", f"dataset.name={choice}", *_texts(others)])
                 wrong += f". For a folder of your own images, run `{run}`"
-            return wrong
-    return None
+            raise ValueError(wrong)
 
 
-def wrong_key(override: Override, given: list[Override], values: Values) -> str | None:
-    """The sentence about a parameter that is not among `values`, which the choices give."""
+def check_key(override: Override, given: list[Override], values: Values) -> None:
+    """Raises ValueError for a parameter that is not among `values`, which the choices give."""
     key = override.key_or_group
     if key in ENTRIES:
         value = override.value()
         listed = value if isinstance(value, list) else [] if value is None else [value]
         chosen = f"{ENTRIES[key]}=[{','.join(map(str, listed))}]"
-        return f"{key} holds the parameters of each; choose them with {chosen}"
+        raise ValueError(f"{key} holds the parameters of each; choose them with {chosen}")
     if key in groups() or override.is_add() or override.is_force_add():
-        return None
+        return
     parent, siblings = "", {**dict.fromkeys(groups()), **values}
     for part in key.split("."):
         if not isinstance(siblings, dict):
-            return f"{key} is not a parameter; {parent} is {siblings!r}"
+            raise ValueError(f"{key} is not a parameter; {parent} is {siblings!r}")
         if part not in siblings:
-            return _unknown(key, parent, siblings, values, given)
+            raise ValueError(_unknown(key, parent, siblings, values, given))
         parent, siblings = f"{parent}.{part}".lstrip("."), siblings[part]
-    return None
 
 
 def _unknown(key: str, parent: str, siblings: Values, values: Values, given: list[Override]) -> str:

@@ -2,11 +2,10 @@
 
 from cl.config.params import Params
 from cl.config.rules import backbones, methods, training
-from cl.config.rules.bands import check_bands
-from cl.config.rules.data import check_data, check_labels, data_problems, needing_labels, warnings
+from cl.config.rules.data import check_bands, check_data, check_labels, data_problems, warnings
 from cl.config.rules.methods import losses_for
 
-__all__ = ["check", "check_data", "data_problems", "losses_for", "needing_labels", "warnings"]
+__all__ = ["check", "check_data", "data_problems", "losses_for", "warnings"]
 
 CHECKS = (check_bands, *methods.CHECKS, check_labels, *training.CHECKS, *backbones.CHECKS)
 

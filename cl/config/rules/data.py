@@ -1,4 +1,4 @@
-"""Rules between the parameters and the data: labels, number of images, image size."""
+"""Rules between the parameters and the data: labels, bands, number of images, image size."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -7,34 +7,27 @@ from typing import Any
 from cl.config.params import Params, SupervisedTraining
 from cl.data.order import Neighbours, Plan, plan_of
 from cl.data.reader import Reader
+from cl.data.views import View
 from cl.runtime.registry import module_of
 from cl.sources import Source, table
 
 HARMFUL = 0.06  # for a trained backbone
 
 
-def needing_labels(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """Group and name of each entry that needs labels, if the data set is unlabelled; otherwise empty."""
-    if values["dataset"].get("labels") != "none":
-        return []
-    entries = [
-        ("evaluations", name)
-        for name, entry in values["evaluations"].items()
-        if module_of("evaluations", entry["kind"]).Config.needs_labels
-    ]
-    return entries + [
-        ("baselines", name)
-        for name, entry in values["baselines"].items()
-        if isinstance(entry["training"], dict)
-    ]
-
-
-def needing_values(values: dict[str, Any]) -> list[str]:
-    """The evaluations that need a column `positive` or `within`, if the data set has neither."""
-    if values["dataset"].get("positive") or values["dataset"].get("within"):
-        return []
-    entries = values["evaluations"].items()
-    return [name for name, entry in entries if module_of("evaluations", entry["kind"]).Config.needs_values]
+def lacking(values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Group and name of each entry that needs what the data lacks, and what: labels or a column."""
+    dataset = values["dataset"]
+    unlabelled = dataset.get("labels") == "none"
+    without_values = not (dataset.get("positive") or dataset.get("within"))
+    for name, entry in values["evaluations"].items():
+        needs = module_of("evaluations", entry["kind"]).Config
+        if unlabelled and needs.needs_labels:
+            yield "evaluations", name, "labels"
+        elif without_values and needs.needs_values:
+            yield "evaluations", name, "values"
+    for name, entry in values["baselines"].items():
+        if unlabelled and isinstance(entry["training"], dict):
+            yield "baselines", name, "labels"
 
 
 def check_data(params: Params, train: Reader, val: Reader, processes: int = 1) -> None:
@@ -97,6 +90,60 @@ def warnings(params: Params) -> Iterator[str]:
 
 def check_labels(params: Params) -> None:
     """Raises ValueError if something needs labels that the data does not have."""
-    if unneeded := needing_labels(params.model_dump()):
-        group, name = unneeded[0]
-        raise ValueError(f"{group}.{name} needs labels, but dataset.labels=none; remove it from params.yaml")
+    for group, name, what in lacking(params.model_dump()):
+        if what == "labels":
+            raise ValueError(
+                f"{group}.{name} needs labels, but dataset.labels=none; remove it from params.yaml"
+            )
+
+
+def check_bands(params: Params) -> None:
+    """Raises ValueError if bands and other parameters exclude each other."""
+    channels = params.dataset.channels
+    if channels is None:
+        for place, view in _views(params):
+            if view.bands:
+                raise ValueError(
+                    f"{place}.bands changes bands, but dataset.channels=null reads images as RGB; choose "
+                    "dataset.channels=all or a list of bands, or other views"
+                )
+        if params.dataset.show:
+            raise ValueError(
+                f"dataset.show={params.dataset.show} has no effect with dataset.channels=null; remove it"
+            )
+        return
+    for place, remedy in _in_need_of_rgb(params):
+        raise ValueError(f"{place} needs RGB, but dataset.channels={channels} reads bands; choose {remedy}")
+
+
+def _in_need_of_rgb(params: Params) -> Iterator[tuple[str, str]]:
+    """Each parameter that cannot work with bands, and a remedy."""
+    if params.teacher:
+        yield f"teacher={params.teacher.name}", "teacher=null and another method, such as method=simclr"
+    if getattr(params.backbone, "streams", None):
+        yield "backbone.streams", "a backbone without streams"
+    if params.optim.cropping == "device":
+        yield "optim.cropping=device", "optim.cropping=workers"
+    for name in params.transfers:
+        yield f"transfers.{name}", "transfer=[]"
+    for name, baseline in params.baselines.items():
+        if baseline.weights:
+            yield f"baselines.{name}.weights={baseline.weights}", "baseline=[random]"
+    for place, view in _views(params):
+        chances = {"jitter.p": view.jitter.p, "grayscale": view.grayscale, "solarize": view.solarize}
+        chances |= {"photometric": view.photometric or 0, "jigsaw": float(view.jigsaw is not None)}
+        if needing := [name for name, chance in chances.items() if chance]:
+            yield f"{place}.{needing[0]}", "recipe=own/bands, or views=bands and views without colour changes"
+
+
+def _views(params: Params) -> Iterator[tuple[str, View]]:
+    """All views, with their places in the parameters."""
+    groups = {"views": params.views}
+    for name, entry in params.evaluations.items():
+        groups[f"evaluations.{name}.views"] = getattr(entry, "views", {})
+    for name, baseline in params.baselines.items():
+        if isinstance(baseline.training, SupervisedTraining):
+            groups[f"baselines.{name}.training.views"] = baseline.training.views
+    for group, views in groups.items():
+        for name, view in views.items():
+            yield f"{group}.{name}", view
