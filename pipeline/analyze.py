@@ -11,7 +11,7 @@ from cl.networks import backbones
 from cl.runtime.metric_info import BACKBONE, measurements
 from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import load_state, load_tensors
-from pipeline.support import command, locations, outputs, teacher
+from pipeline.support import command, locations, provenance, teacher
 
 
 @click.command()
@@ -21,7 +21,7 @@ def main(name: str) -> None:
     """Run the analysis NAME of params.yaml on models/method.safetensors and the training log."""
     params = command.params()
     command.choose(name, params.analyses, "analyses")
-    outputs.require_inputs("analyze", name)
+    provenance.require_inputs("analyze", name)
     progress = command.progress(name)
     here = command.find_machine(params)
     params, train, val = locations.data(params)

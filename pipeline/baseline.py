@@ -22,7 +22,7 @@ from cl.training import loop, optim
 from cl.training.checkpoints import Checkpoints
 from cl.training.tasks import SupervisedTask, classifier
 from pipeline.composition import weight_hashes
-from pipeline.support import command, locations, outputs, runs, teacher
+from pipeline.support import command, locations, provenance, runs, teacher
 from pipeline.support.detection import data, transfer
 from pipeline.support.evaluation import evaluate
 
@@ -35,7 +35,7 @@ def main(name: str) -> None:
     """Train and evaluate the baseline NAME of params.yaml, on all GPUs or in CL_PROCESSES processes."""
     params = command.params()
     config = command.choose(name, params.baselines, "baselines")
-    outputs.require_inputs("baseline", name)
+    provenance.require_inputs("baseline", name)
     evaluations, transfers = params.selected(config)
     # Read first, so that missing data is reported before training.
     datasets = {entry: data(params.transfers[entry]) for entry in transfers}

@@ -12,7 +12,7 @@ from cl.encoders import foreign
 from cl.evaluations import EvaluatedEncoder
 from cl.networks import backbones
 from cl.runtime.tensor_files import below, load_tensors
-from pipeline.support import command, locations, outputs, runs
+from pipeline.support import command, locations, provenance, runs
 from pipeline.support.evaluation import evaluate
 
 
@@ -39,7 +39,7 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
     selected = dict.fromkeys(names or params.evaluations)
     for name in selected:
         command.choose(name, params.evaluations, "evaluations")
-        outputs.require_inputs("evaluate", name, models=file is None)
+        provenance.require_inputs("evaluate", name, models=file is None)
     notes: dict[str, Any] = {}
     fitted, train, _ = locations.data(params)
     if file is None:

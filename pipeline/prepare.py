@@ -15,7 +15,7 @@ from cl.shards import scenes, writing
 from cl.shards.manifest import Manifest
 from cl.shards.survey import Team
 from cl.sources import Source, check_labels
-from pipeline.support import command, locations, outputs, provenance
+from pipeline.support import command, locations, provenance
 
 A_COPY = "a copy of another image"
 NAMED = 10  # unreadable images
@@ -35,8 +35,8 @@ def main() -> None:
     with (
         exclusive_with_children(locations.SHARDS.parent),
         command.results("prepare", folder=False) as results,
-        outputs.published(locations.SHARDS, resumable=True) as shards_folder,
-        outputs.published(locations.SCENES) as scenes_folder,
+        command.published(locations.SHARDS, resumable=True) as shards_folder,
+        command.published(locations.SCENES) as scenes_folder,
     ):
         table_sha256 = locations.table_sha256(dataset)
         splits = _listed(dataset)

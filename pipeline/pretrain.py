@@ -24,7 +24,7 @@ from cl.runtime.tensor_files import save_tensors
 from cl.training.checkpoints import Checkpoints, optimizer_state, write_epochs
 from cl.training.loop import train
 from cl.training.start import Start
-from pipeline.support import command, locations, outputs, pretraining, provenance, runs, teacher
+from pipeline.support import command, locations, pretraining, provenance, runs, teacher
 
 FEW = 200  # images; trained from scratch on fewer, an encoder may be no better than an untrained one
 
@@ -39,7 +39,7 @@ def main() -> None:
     Uses all visible GPUs, or CL_PROCESSES processes.
     """
     params = command.params()
-    outputs.require_inputs("pretrain")
+    provenance.require_inputs("pretrain")
     progress = command.progress("pretrain")
     here = command.find_machine(params)
     pretraining.warn(params, progress)

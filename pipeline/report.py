@@ -18,7 +18,7 @@ from cl.report.page import render
 from cl.report.summary import page, table
 from cl.runtime.registry import module_of
 from pipeline.composition.compose import command_for, compose
-from pipeline.support import command, locations, outputs, provenance
+from pipeline.support import command, locations, provenance
 from pipeline.support.collect import collect
 
 REPORT, SUMMARY = Path("report"), Path("summary")
@@ -98,7 +98,7 @@ def title(stage: str, values: dict[str, Any]) -> str:
 
 
 def _publish(target: Path, html: str, markdown: str) -> None:
-    with outputs.published(target) as folder:
+    with command.published(target) as folder:
         folder.mkdir()
         (folder / "index.html").write_text(html)
         (folder / "tables.md").write_text(markdown)

@@ -4,7 +4,7 @@ import click
 
 from cl.console.wording import counted
 from cl.networks import backbones
-from pipeline.support import command, locations, outputs, runs
+from pipeline.support import command, locations, provenance, runs
 from pipeline.support.detection import data, transfer
 
 
@@ -16,7 +16,7 @@ def main(name: str) -> None:
     """Run the transfer NAME of params.yaml on models/backbone.safetensors."""
     params = command.params()
     config = command.choose(name, params.transfers, "transfers")
-    outputs.require_inputs("transfer", name)
+    provenance.require_inputs("transfer", name)
     dataset = data(config)
     with (
         runs.begin("transfer", name, data=dataset.digest()) as run,

@@ -6,7 +6,8 @@ one's. A missing result is shown as "not run".
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import jinja2
 from markupsafe import Markup
 
 from cl.report.answer import answer, has_learnt, rivals
-from cl.report.classes import confusion
 from cl.report.curves import drawing, pretraining
 from cl.report.experiments import result_names
 from cl.report.files import ResultFiles
@@ -23,6 +23,7 @@ from cl.report.rows import tables
 
 HEADING = re.compile(r"<h2>(.*?)</h2>")
 LISTED = 3  # changed values in a title
+MOST_CLASSES = 20  # in a confusion matrix
 MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|"})  # neither tags nor cells of tables
 
 
@@ -38,8 +39,21 @@ def render(
     read = ResultFiles(results, pictures=params["report"]["pictures"])
     evaluations, transfers = params["evaluations"], params["transfers"]
     tested = [*(("evaluate", name) for name in evaluations), *(("transfer", name) for name in transfers)]
+    by_group, provenance, data = tables(params, read), read.provenance("pretrain"), read.metrics("prepare")
+    rows = [row for group in by_group.values() for row in group]
+    remarks = [*_remarks(params, read), *filter(None, [remark])]
     context = {
-        **_overview(params, read, command, titles, remark),
+        "params": params,
+        "title": _title(params),
+        "method": _method(params),
+        "command": command,
+        "data": data,
+        "provenance": provenance,
+        "tables": by_group,
+        "titles": titles,
+        "rivals": {row["name"]: list(rivals(row, titles)) for row in rows if row["lines"]},
+        "has_learnt": has_learnt(rows, titles),
+        "answer": answer(rows, titles, provenance, remarks),
         "stages": [
             {"name": name.replace("/", "@"), **read.provenance(name)} for name in result_names(params)
         ],
@@ -52,45 +66,36 @@ def render(
         "detections": {name: read.picture(f"transfer/{name}", "detections.png") for name in transfers},
         "remarks": {name: read.provenance(f"transfer/{name}").get("noted", []) for name in transfers},
     }
-    html, markdown = (environment().get_template(f"report.{suffix}") for suffix in ("html", "md"))
-    return with_contents(html.render(context)), markdown.render(context)
+    return rendered("report", context)
 
 
-def with_contents(html: str) -> str:
-    """The page with links to its second-level headings in its <nav>."""
+def rendered(name: str, context: dict[str, Any]) -> tuple[str, str]:
+    """A page as HTML, with links to its second-level headings in its <nav>, and as Markdown."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
+        autoescape=jinja2.select_autoescape(("html",)),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["markdown"] = lambda text: text.translate(MARKDOWN)  # for text that users choose
+    html, markdown = (environment.get_template(f"{name}.{kind}").render(context) for kind in ("html", "md"))
     titles = [Markup(title).striptags() for title in HEADING.findall(html)]
     links = [Markup('<a href="#part-{}">{}</a>').format(*each) for each in enumerate(titles)]
     numbers = itertools.count()
     html = HEADING.sub(lambda found: f'<h2 id="part-{next(numbers)}">{found[1]}</h2>', html)
-    return html.replace("<nav></nav>", f"<nav>{' '.join(links)}</nav>")
+    return html.replace("<nav></nav>", f"<nav>{' '.join(links)}</nav>"), markdown
 
 
-def _overview(
-    params: dict[str, Any], read: ResultFiles, command: str | None, titles: dict[str, str], remark: str
-) -> dict[str, Any]:
-    """Method, data, and results beside the baselines'."""
-    by_group, provenance = tables(params, read), read.provenance("pretrain")
-    rows = [row for group in by_group.values() for row in group]
-    data, remarks = read.metrics("prepare"), []
+def _remarks(params: dict[str, Any], read: ResultFiles) -> Iterator[str]:
+    """What may make the results too good, and what could not be compared."""
+    data = read.metrics("prepare")
     if data.get("classes") and (copies := data.get("copies_in_other_split")):
         found = "copies across training and validation can make results too good"
-        remarks.append(f"{found} ({copies:.0f}; dataset.deduplicate=true leaves them out)")
+        yield f"{found} ({copies:.0f}; dataset.deduplicate=true leaves them out)"
     for name in params["baselines"]:
         if why := read.provenance(f"baseline/{name}").get("missing"):
-            remarks.append(f"no published encoder could be compared: {why}")
-    return {
-        "params": params,
-        "title": _title(params),
-        "method": _method(params),
-        "command": command,
-        "data": data,
-        "provenance": provenance,
-        "tables": by_group,
-        "titles": titles,
-        "rivals": {row["name"]: list(rivals(row, titles)) for row in rows if row["lines"]},
-        "has_learnt": has_learnt(rows, titles),
-        "answer": answer(rows, titles, provenance, filter(None, [*remarks, remark])),
-    }
+            yield f"no published encoder could be compared: {why}"
 
 
 def _title(params: dict[str, Any]) -> str:
@@ -127,17 +132,36 @@ def _mistakes(evaluations: Iterable[str], read: ResultFiles) -> dict[str, Any] |
     return None
 
 
-def environment() -> jinja2.Environment:
-    """The templates of the pages; `markdown` is the filter for text that users choose."""
-    found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "pages"),
-        autoescape=jinja2.select_autoescape(("html",)),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters["markdown"] = lambda text: text.translate(MARKDOWN)
-    return found
+def confusion(predictions: list[dict[str, str]]) -> dict[str, Any] | None:
+    """The confusion matrix of predictions (`truth`, `predicted`): images of each class by predicted class.
+
+    Above MOST_CLASSES, it shows the classes that are confused most, in either direction; the others share a
+    column. None if there are no predictions, or no mistakes among many classes.
+    """
+    counts = Counter((row["truth"], row["predicted"]) for row in predictions)
+    classes = columns = sorted({name for pair in counts for name in pair})
+    if len(classes) > MOST_CLASSES:
+        mistakes = Counter[str]()
+        for pair, images in sorted(counts.items()):
+            if pair[0] != pair[1]:
+                mistakes.update(dict.fromkeys(pair, images))
+        columns = sorted(name for name, _ in mistakes.most_common(MOST_CLASSES))
+    rows = [_row(truth, columns, counts) for truth in columns]
+    return {"classes": columns, "all_classes": len(classes), "rows": rows} if columns else None
+
+
+def _row(truth: str, columns: list[str], counts: Counter[tuple[str, str]]) -> dict[str, Any]:
+    images = sum(number for (name, _), number in counts.items() if name == truth)
+    cells = [counts[truth, predicted] for predicted in columns]
+    return {
+        "name": truth,
+        "images": images,
+        "cells": [
+            {"images": number, "percent": 100 * number / max(1, images), "right": predicted == truth}
+            for predicted, number in zip(columns, cells, strict=True)
+        ],
+        "others": images - sum(cells),
+    }
 
 
 def _analysis(name: str, read: ResultFiles) -> dict[str, Any]:

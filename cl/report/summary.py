@@ -23,7 +23,7 @@ from cl.report.experiments import (
     varying_keys,
     varying_params,
 )
-from cl.report.page import dataset_name, environment, with_contents
+from cl.report.page import dataset_name, rendered
 from cl.report.paper_matches import Compose, PaperMatches, commands
 from cl.runtime.metric_info import Measurement
 from cl.statistics import Estimate
@@ -57,8 +57,7 @@ def page(experiments: list[Experiment], compose: Compose, title: Title) -> tuple
         "drawing": drawing,
         "curves": [drawing(curves, meaning)] if curves else [],
     }
-    html, markdown = (environment().get_template(f"summary.{suffix}") for suffix in ("html", "md"))
-    return with_contents(html.render(context)), markdown.render(context)
+    return rendered("summary", context)
 
 
 def table(experiments: list[Experiment]) -> Table:

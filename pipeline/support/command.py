@@ -24,7 +24,7 @@ from cl.console.stop import StoppedError
 from cl.runtime import machine
 from cl.runtime.machine import Machine
 from cl.runtime.metric_info import Measurement, flat, rounded
-from pipeline.support import locations, outputs, provenance
+from pipeline.support import locations, provenance
 
 T = TypeVar("T")
 RESULTS = Path("results")
@@ -163,7 +163,7 @@ def results(
             yield Results(Path(dropped), baseline)
         return
     target = Path(root or RESULTS / stage) / name if name else RESULTS / stage
-    unfinished = outputs.partial(target)
+    unfinished = partial(target)
     shutil.rmtree(unfinished, ignore_errors=True)
     produced = Results(unfinished / "files", baseline)
     try:
@@ -180,17 +180,45 @@ def results(
         metrics |= flat(produced.measurements)
         if wrong := [key for key, value in metrics.items() if not math.isfinite(value)]:
             raise FloatingPointError(f"{wrong[0]} is {metrics[wrong[0]]}, so no result is written")
-        _write_json(unfinished / "metrics.json", metrics)
-        _write_json(unfinished / "provenance.json", {**provenance.record(stage, name, used), **notes})
+        written = {"json": metrics, "provenance.json": {**provenance.record(stage, name, used), **notes}}
+        for suffix, values in written.items():
+            (unfinished / suffix).write_text(json.dumps(values, indent=1, allow_nan=False) + "\n")
         if root is None:
             provenance.check_unchanged(stage, name)
-        os.replace(unfinished / "metrics.json", f"{target}.json")
-        os.replace(unfinished / "provenance.json", f"{target}.provenance.json")
+        for suffix in written:
+            os.replace(unfinished / suffix, f"{target}.{suffix}")
         if folder:
             shutil.rmtree(target, ignore_errors=True)
             os.replace(produced.folder, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def partial(path: Path) -> Path:
+    """The place of an output that is not complete yet."""
+    return path.with_name(f"{path.name}.partial")
+
+
+@contextmanager
+def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
+    """A folder to write to, renamed to `path` on success; if `resumable`, the next run continues in it."""
+    unfinished, old = partial(path), path.with_name(f"{path.name}.old.partial")
+    if not resumable:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        yield unfinished
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(unfinished, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, KeyboardInterrupt):
+        if resumable and unfinished.exists():
+            click.echo(f"finished work is kept in {unfinished}: run again to continue from there", err=True)
+        raise
+    finally:
+        if not resumable:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: int, out: Path) -> list[T]:
@@ -203,7 +231,3 @@ def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: in
         folder.mkdir()
         results.append(run(seed, folder))
     return results
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")

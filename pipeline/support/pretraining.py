@@ -34,7 +34,7 @@ from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import save_tensors
 from cl.training import optim, start
 from cl.training.start import Start
-from pipeline.support import locations, outputs, provenance
+from pipeline.support import locations, provenance
 
 # For `optim.compile=auto`: pixels of the largest view; images in all epochs, about 5 minutes of a ResNet-50.
 COMPILED_SIZE, COMPILED_IMAGES = 96, 1_000_000
@@ -63,7 +63,7 @@ def decide_compile(params: Params, here: Machine, images: int) -> Params:
 
 def load_start(params: Params) -> Start:
     """The weights that `init` or `start_from` name; ValueError if they do not fit the parameters."""
-    outputs.require(locations.START)
+    provenance.require(locations.START)
     weights = start.load(locations.START)
     weights.check(params.start_hashes, provenance.declared("pretrain")[1], locations.manifest_hash())
     return weights

@@ -16,7 +16,7 @@ import torch
 
 from cl.config import read
 from cl.runtime import machine
-from pipeline.support.locations import SHARDS, file_sha256, manifest_hash
+from pipeline.support.locations import BACKBONE, METHOD, SHARDS, file_sha256, manifest_hash
 
 PARAMS = Path("params.yaml")
 RECORDED = (":!dvc.lock", ":!params.yaml", ":!docs/results")  # not code: recorded elsewhere, or results
@@ -61,6 +61,21 @@ def declared(
     dependencies = [Path(fill(path)) for path in declaration["deps"]]
     names = [fill(parameter) for parameter in declaration["params"]]
     return dependencies, {parameter: at(values, parameter) for parameter in names}
+
+
+def require_inputs(stage: str, name: str | None = None, *, models: bool = True) -> None:
+    """Check that the outputs that a stage reads exist; those of pretraining only with `models`."""
+    unread = [] if models else [BACKBONE, METHOD]
+    require(*(path for path in declared(stage, name)[0] if path not in unread))
+
+
+def require(*paths: Path) -> None:
+    """Raises ValueError if one of these outputs is missing; the message says how to get it."""
+    for path in paths:
+        if not path.exists():
+            raise ValueError(
+                f"{path} is missing: run `dvc repro`, or `dvc checkout {path}` if it was made before"
+            )
 
 
 def at(values: dict[str, Any], path: str) -> Any:

@@ -14,9 +14,7 @@ from tests.support.project import ROOT
 # No stage uses `cl.load`.
 GLUE = ("cl/__init__.py", "cl/config/", "cl/console/", "cl/runtime/base_config.py", "cl/runtime/registry.py")
 GLUE += ("pipeline/__init__.py", "pipeline/composition/")
-GLUE += tuple(
-    f"pipeline/support/{name}.py" for name in ("command", "locations", "outputs", "provenance", "runs")
-)
+GLUE += tuple(f"pipeline/support/{name}.py" for name in ("command", "locations", "provenance", "runs"))
 read_cached = functools.cache(read)
 
 

@@ -1,6 +1,6 @@
 """The confusion matrix."""
 
-from cl.report.classes import MOST_CLASSES, confusion
+from cl.report.page import MOST_CLASSES, confusion
 
 
 def predictions(*pairs: tuple[str, str, int]) -> list[dict[str, str]]:

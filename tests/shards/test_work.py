@@ -15,7 +15,7 @@ from cl.shards import writing
 from cl.shards.survey import Team
 from cl.sources import Storage
 from cl.sources._shared.class_folders import class_folders
-from pipeline.support import outputs
+from pipeline.support import command
 from tests.support.pictures import digest, picture_file, shard_states, tree, without_heic
 from tests.support.processes import start_fork
 from tests.support.tiny import STORAGE, write_shards
@@ -106,7 +106,7 @@ def publish(folder: Path, die: int = -1) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    with outputs.published(Path("data/shards"), resumable=True) as partial:
+    with command.published(Path("data/shards"), resumable=True) as partial:
         write_shards(class_folders(Path("own")), partial, 2)
 
 
