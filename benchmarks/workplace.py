@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.sigterm import exits_on_sigterm
-from pipeline.support.footprint import peak_of_tree
+from pipeline.plan import peak_of_tree
 
 # Not symlinked: outputs, files a stage must not see, and files copied below.
 NOT_LINKED = {"results", "models", "scratch", "report", "params.yaml", "dvc.lock", ".git", ".dvc"}

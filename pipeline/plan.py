@@ -1,12 +1,16 @@
 """plan: estimate the time and memory of pretraining."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 import torch
 from rich.console import Console
 from rich.filesize import decimal
@@ -19,9 +23,10 @@ from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
 from cl.runtime.distributed import max_over_ranks
 from cl.runtime.machine import Machine
+from cl.runtime.memory import available
 from cl.training.loop import Data, train
 from cl.training.start import Start
-from pipeline.support import command, footprint, locations, pretraining, teacher
+from pipeline.support import command, locations, pretraining, teacher
 
 WARM_UP = 4  # steps before the measurement
 LEAST, MOST, SECONDS = 5, 100, 20.0  # measured steps: as many as fit into SECONDS, from LEAST to MOST
@@ -45,7 +50,7 @@ def main() -> None:
     pretraining.warn(params, progress)
     if arms := len(pretraining.arms(params, queries)) - 1:
         progress.say(f"the time is that of one training; this run has {arms + 1}, one for each of arms")
-    free, size = footprint.free(here.device), params.optim.batch_size
+    free, size = _free(here.device), params.optim.batch_size
     progress.say(f"steps on {counted(size, 'images')}")
     try:
         trial = _trial(params, here, bank, queries)
@@ -94,7 +99,7 @@ class Trial:
             self.waiting += (time.monotonic() - asked) / steps
             yield batch
         self.seconds = (self._now() - since) / steps
-        self.peak = footprint.peak(self.here.device)
+        self.peak = _peak(self.here.device)
 
     def _now(self) -> float:
         """The time once the device has finished its queued work."""
@@ -144,6 +149,41 @@ def _figures(params: Params, here: Machine, trial: Trial, free: int) -> Iterator
     verdict = "fits" if trial.peak <= free else "does not fit"
     kind = "reserved by PyTorch on a GPU" if here.device.type == "cuda" else "with data workers"
     yield f"memory: {decimal(trial.peak)} {kind}, which {verdict} into the free {decimal(free)}"
+
+
+def _peak(device: torch.device) -> int:
+    """Peak bytes on the GPU that uses most; on CPUs, those of this machine's processes and data workers."""
+    if device.type == "cuda":
+        return round(max_over_ranks(torch.cuda.max_memory_reserved())[0])
+    return round(max_over_ranks(peak_of_tree(os.getpid()))[0]) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _free(device: torch.device) -> int:
+    """The bytes of the same memory that this run may use."""
+    return torch.cuda.mem_get_info()[0] if device.type == "cuda" else available() + _peak(device)
+
+
+def peak_of_tree(pid: int) -> int:
+    """Peak resident bytes of a process, plus the bytes unique to its children now; 0 if it has ended.
+
+    Unlike the sum of proportional sizes (PSS), it does not depend on other programs with the same libraries.
+    """
+    total = 0
+    with suppress(psutil.Error):  # the process or a child has ended
+        process = psutil.Process(pid)
+        total = _most_resident(process)
+        for child in process.children(recursive=True):
+            total += child.memory_full_info().uss
+    return total
+
+
+def _most_resident(process: psutil.Process) -> int:
+    """Its largest resident size so far; outside of Linux, its current one."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return process.memory_info().rss
 
 
 if __name__ == "__main__":

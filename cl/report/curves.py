@@ -51,12 +51,8 @@ CURVES = (
 def pretraining(read: ResultFiles) -> list[dict[str, str | Markup]]:
     """Charts of the columns that pretraining has logged."""
     rows = read.table("pretrain", "epochs.csv")
-    drawings = []
-    for number, curve in enumerate(CURVES):
-        chart = _by_epoch(f"pretraining-{number}", curve, rows)
-        if _has_curves(chart):
-            drawings.append(drawing(chart, curve.meaning))
-    return drawings
+    charts = [_by_epoch(f"pretraining-{number}", curve, rows) for number, curve in enumerate(CURVES)]
+    return [drawing(c, curve.meaning) for c, curve in zip(charts, CURVES, strict=True) if _has_curves(c)]
 
 
 def _by_epoch(name: str, curve: Curve, rows: list[dict[str, str]]) -> Chart:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from pipeline.support.footprint import peak_of_tree
+from pipeline.plan import peak_of_tree
 
 MIB = 2**20
 # Takes memory and frees it, shares some with a child that takes more, and waits.

@@ -1,7 +1,6 @@
 """Rules between the method and the loss, temperature, views and other needs of the method."""
 
 import math
-from typing import Any
 
 from cl.config.params import Params
 from cl.losses import LossConfig
@@ -66,14 +65,6 @@ def _columns_fit_method_and_loss(params: Params) -> None:
             )
 
 
-def _temperature_fits_method(params: Params) -> None:
-    method, temperature = params.method, params.temperature
-    if "contrasts" in method.gives and temperature is None:
-        raise ValueError(f"method.kind={method.kind} needs a temperature, found null; 0.1 is common")
-    if "contrasts" not in method.gives and temperature is not None:
-        raise ValueError(f"temperature={temperature} has no effect with method.kind={method.kind}; set null")
-
-
 def _views_fit_method(params: Params) -> None:
     method, sizes = params.method, params.view_sizes
     large = method.large_views(len(sizes))
@@ -114,19 +105,27 @@ def _patches_fit_method_and_views(params: Params) -> None:
         )
 
 
-def _method_fits_training(params: Params) -> None:
-    method, optim = params.method, params.optim
-    epochs = math.inf if params.start_from else optim.epochs  # methods count the parent's epochs too
+def _settings_fit_method(params: Params) -> None:
+    method, optim, temperature, name = params.method, params.optim, params.temperature, params.method.kind
+    if "contrasts" in method.gives and temperature is None:
+        raise ValueError(f"method.kind={name} needs a temperature, found null; 0.1 is common")
+    if "contrasts" not in method.gives and temperature is not None:
+        raise ValueError(f"temperature={temperature} has no effect with method.kind={name}; set null")
     if optim.predictor_lr == "fixed" and "predictor" not in method.gives:
         raise ValueError(
-            f"optim.predictor_lr=fixed needs a predictor, which method.kind={method.kind} lacks; "
-            "choose scheduled"
+            f"optim.predictor_lr=fixed needs a predictor, which method.kind={name} lacks; choose scheduled"
         )
     if getattr(method, "shuffle", False) and params.bn_groups == 1:
         raise ValueError(
             f"method.shuffle=true shuffles between batch-norm groups, but bn_group={params.bn_group} makes "
             "one; choose a smaller bn_group or method.shuffle=false"
         )
+    for key, analysis in params.analyses.items():
+        if getattr(analysis, "needs_queue", False) and "queue" not in method.gives:
+            raise ValueError(
+                f"analyses.{key}.keys=queue needs a queue, which method.kind={name} lacks; choose keys=images"
+            )
+    epochs = math.inf if params.start_from else optim.epochs  # methods count the parent's epochs too
     try:
         for size in params.view_sizes:
             method.encoded_size(size)
@@ -151,23 +150,11 @@ def _teacher_fits_method(params: Params) -> None:
         raise ValueError(f"init={init.name} and teacher={teacher.name} are the same weights; leave out init")
 
 
-def _method_has_the_queue(params: Params) -> None:
-    analyses: dict[str, Any] = params.analyses
-    for name, analysis in analyses.items():
-        if analysis.needs_queue and "queue" not in params.method.gives:
-            raise ValueError(
-                f"analyses.{name}.keys=queue needs a queue, which method.kind={params.method.kind} lacks; "
-                "choose keys=images"
-            )
-
-
 CHECKS = (
     _columns_fit_method_and_loss,
     _loss_fits_method,
-    _temperature_fits_method,
     _views_fit_method,
     _patches_fit_method_and_views,
-    _method_fits_training,
+    _settings_fit_method,
     _teacher_fits_method,
-    _method_has_the_queue,
 )
