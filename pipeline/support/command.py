@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -23,10 +23,10 @@ from cl.console.progress import USAGE, Progress
 from cl.console.stop import StoppedError
 from cl.runtime import machine
 from cl.runtime.machine import Machine
-from cl.runtime.metric_info import Measurement, flat, rounded
+from cl.runtime.metric_info import Measurement, Runs, flat, rounded
 from pipeline.support import locations, provenance
 
-T = TypeVar("T")
+Numbers = dict[str, dict[str, float]]  # by representation and metric
 RESULTS = Path("results")
 LESS_MEMORY = (
     "train with a smaller batch_size, on a GPU with precision=bf16, or in pretraining with "
@@ -135,11 +135,14 @@ class Results:
     about: dict[str, str] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
-    def folder_of(self, entry: str) -> Path:
-        """The folder for an entry's files."""
-        folder = self.folder / entry if self.baseline else self.folder
-        folder.mkdir(exist_ok=True)
-        return folder
+    def over_seeds(self, entry: str, measure: Callable[[int, Path], Numbers], seeds: list[int]) -> Runs:
+        """The numbers of an entry, `measure(seed, folder)`, for each seed; several have a folder each."""
+        folder, runs = self.folder / entry if self.baseline else self.folder, []
+        for seed in seeds:
+            out = folder / f"seed-{seed}" if len(seeds) > 1 else folder
+            out.mkdir(parents=True, exist_ok=True)
+            runs.append(measure(seed, out))
+        return runs
 
     def add(self, entry: str, about: str, measured: list[Measurement], progress: Progress) -> None:
         """Add an entry's numbers, and print them on one line."""
@@ -219,15 +222,3 @@ def published(path: Path, *, resumable: bool = False) -> Iterator[Path]:
     finally:
         if not resumable:
             shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def repeated(run: Callable[[int, Path], T], seeds: list[int] | None, default: int, out: Path) -> list[T]:
-    """The results of `run(seed, folder)` for the default seed, or for each seed, with a folder each."""
-    if seeds is None or len(seeds) == 1:
-        return [run(seeds[0] if seeds else default, out)]
-    results = []
-    for seed in seeds:
-        folder = out / f"seed-{seed}"
-        folder.mkdir()
-        results.append(run(seed, folder))
-    return results

@@ -42,9 +42,9 @@ def transfer(
     here = machine.find(config.precision, deterministic=deterministic, fixed_shapes=False)
     transform = locations.transform(params.dataset)
 
-    def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
+    def measure(seed: int, folder: Path) -> command.Numbers:
         run = FineTuningRun(seed, here, progress, folder, checkpoints(f"seed-{seed}"))
         return {BACKBONE: fine_tune(config, copy.deepcopy(backbone), dataset, transform, run)}
 
-    runs = command.repeated(measure, config.seeds, params.seed, results.folder_of(name))
+    runs = results.over_seeds(name, measure, config.seeds or [params.seed])
     results.add(name, config.about, measurements("transfer", name, runs, config.numbers()), progress)

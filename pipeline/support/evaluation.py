@@ -34,7 +34,7 @@ def evaluate(
     transform = locations.transform(params.dataset, train)
     results.notes |= transform.shown
 
-    def measure(seed: int, folder: Path) -> dict[str, dict[str, float]]:
+    def measure(seed: int, folder: Path) -> command.Numbers:
         context = EvaluationContext(
             encoder=encoder,
             train=train,
@@ -48,8 +48,7 @@ def evaluate(
         )
         return module.evaluate(config, context)
 
-    seeds = getattr(config, "seeds", None)
-    runs = command.repeated(measure, seeds, params.seed, results.folder_of(name))
+    runs = results.over_seeds(name, measure, getattr(config, "seeds", None) or [params.seed])
     measured = measurements("evaluate", name, runs, config.numbers())
     results.add(name, module.__doc__.partition("\n")[0], measured, progress)
     return {key: value for key, value in config.model_dump().items() if value != given[key]}

@@ -78,6 +78,7 @@ def test_each_of_several_seeds_has_a_folder(tmp_path) -> None:
     def run(seed: int, folder: Path) -> tuple[int, Path, bool]:
         return seed, folder.relative_to(tmp_path), folder.is_dir()
 
-    assert command.repeated(run, [3, 9], 0, tmp_path) == [(n, Path(f"seed-{n}"), True) for n in (3, 9)]
-    assert command.repeated(run, [4], 0, tmp_path) == command.repeated(run, None, 4, tmp_path)
-    assert command.repeated(run, None, 4, tmp_path) == [(4, Path(), True)]
+    results, baseline = (command.Results(tmp_path, each) for each in (None, "random"))
+    assert results.over_seeds("knn", run, [3, 9]) == [(n, Path(f"seed-{n}"), True) for n in (3, 9)]
+    assert results.over_seeds("knn", run, [4]) == [(4, Path(), True)]
+    assert baseline.over_seeds("knn", run, [4]) == [(4, Path("knn"), True)]

@@ -59,11 +59,8 @@ def microbatches_hold_bn_groups(params: Params, ranks: int = 1) -> None:
 
 def _baselines_name_what_exists(params: Params) -> None:
     for name, baseline in params.baselines.items():
-        evaluations, transfers = params.selected(baseline)
-        for group, chosen, known in (
-            ("evaluations", evaluations, params.evaluations),
-            ("transfers", transfers, params.transfers),
-        ):
+        for group, chosen in zip(("evaluations", "transfers"), params.selected(baseline), strict=True):
+            known = getattr(params, group)
             if unknown := [choice for choice in chosen if choice not in known]:
                 choices = ", ".join(known) or "nothing"
                 raise ValueError(f"baselines.{name}.{group} names {unknown[0]}; choose from {choices} or all")
