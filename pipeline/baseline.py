@@ -7,7 +7,7 @@ import click
 import torch
 from torch import nn
 
-from cl.config import Baseline, Params
+from cl.config import Params
 from cl.config.params import SupervisedTraining
 from cl.console.command import is_main_process
 from cl.data.order import plan_of
@@ -51,7 +51,7 @@ def main(name: str) -> None:
                 return
             backbone, params = found
         else:
-            backbone = train(config, name, params, run.checkpoints("training"))
+            backbone = train(name, params, run.checkpoints("training"))
         untrained = not (config.training or config.weights)
         representations: dict[str, nn.Module] = {"pixels": Pixels()} if untrained else {}
         for entry in evaluations:
@@ -106,18 +106,14 @@ def of_teacher(params: Params) -> tuple[Backbone, Params]:
     return found.network, params.model_copy(update={"dataset": params.dataset.model_copy(update=own)})
 
 
-def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints) -> Backbone:
+def train(name: str, params: Params, checkpoints: Checkpoints) -> Backbone:
     """The baseline's encoder, initialised from the seed, in eval mode."""
     params, reader, _ = locations.data(params)
     torch.manual_seed(params.seed)
-    backbone = backbones.build(params.backbone).eval()
-    if config.training is None:
+    backbone, training = backbones.build(params.backbone).eval(), params.baselines[name].training
+    if not isinstance(training, SupervisedTraining):
         return backbone
-    progress = command.progress(params.titles[name])
-    here = command.find_machine(params)
-    training = params.baselines[name].training
-    assert isinstance(training, SupervisedTraining)
-    transform = locations.transform(params.dataset, reader)
+    here, transform = command.find_machine(params), locations.transform(params.dataset, reader)
     settings, labelled = training.optim, reader.labelled
     plan = plan_of(len(labelled), settings.batch_size, params.seed)
     head = classifier(backbone.fc_features, len(reader.manifest.classes))
@@ -128,7 +124,7 @@ def train(config: Baseline, name: str, params: Params, checkpoints: Checkpoints)
         TrainSet(reader, transform, list(training.views.values()), plan, labelled),
         settings,
         optim.build(settings, [optim.Part(task)]),
-        progress=progress,
+        progress=command.progress(params.titles[name]),
         checkpoints=checkpoints,
     )
     plain = here.place(backbones.build(params.backbone)).eval()

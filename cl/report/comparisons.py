@@ -55,10 +55,10 @@ def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Itera
 
 def measured_rows(metric: str, experiments: list[Experiment]) -> Line:
     """The experiments that measured the metric, with its data and dependencies."""
-    having = [(each, found) for each in experiments if (found := each.find(metric))]
     return [
-        ({"data": experiment.data, **(dependencies(found, experiment.params) or {})}, experiment)
-        for experiment, found in having
+        ({"data": each.data, **(dependencies(found, each.params) or {})}, each)
+        for each in experiments
+        if (found := each.find(metric))
     ]
 
 

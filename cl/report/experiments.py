@@ -138,11 +138,8 @@ def dependencies(measured: Measurement, params: dict[str, Any]) -> dict[str, Any
     config = value_at(params, path)
     if config is None:
         return None
-    protocol = {
-        key: value
-        for key, value in flatten(config, path)
-        if value is not None and key.rsplit(".", 1)[1] != "seeds"
-    }
+    values = dict(flatten(config, path)).items()
+    protocol = {key: value for key, value in values if value is not None and not key.endswith(".seeds")}
     if baseline is None:
         return settings(params) | protocol
     training, weights = (value_at(params, f"baselines.{baseline}.{key}") for key in ("training", "weights"))

@@ -135,7 +135,5 @@ def test_the_supervised_baseline_trains_on_the_labelled_images_only(
     # A machine without workers, whose reads would be recorded in other processes.
     monkeypatch.setattr(machine, "find", lambda *_, **__: here)
     monkeypatch.setattr(locations, "reader", lambda split, dataset: context.train)
-    baseline.train(
-        params.baselines["supervised"], "supervised", params, Checkpoints(tmp_path / "checkpoints", 60)
-    )
+    baseline.train("supervised", params, Checkpoints(tmp_path / "checkpoints", 60))
     assert context.train.seen == set(context.train.labelled)
