@@ -21,9 +21,9 @@ from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
+from cl.runtime.cores import available_memory
 from cl.runtime.distributed import max_over_ranks
 from cl.runtime.machine import Machine
-from cl.runtime.cores import available_memory
 from cl.training.loop import Data, train
 from cl.training.start import Start
 from pipeline.support import command, locations, pretraining, teacher
