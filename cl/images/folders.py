@@ -1,12 +1,17 @@
 """Image files in a tree of folders: which files count, how their names are checked."""
 
 import hashlib
+import heapq
+import itertools
 import os
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path, PurePath, PurePosixPath
 from stat import S_ISDIR
+from typing import Any
 from unicodedata import normalize
 
 from cl.images.contents import ARRAY, ZARR, images_of, stack_of
@@ -17,6 +22,7 @@ SUFFIXES = {
     *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".avif", ".heic", ".heif"),
     *(".ppm", ".pgm", ".tif", ".tiff"),
 }
+RUN = 100_000  # lines sorted in memory at a time
 SIZED = 10_000  # files whose sizes enter `summary`
 # Files that may change and keep their size.
 PLAIN = (".bmp", ".dcm", ".npy", ".npz", ".pgm", ".ppm", ".tif", ".tiff")
@@ -47,32 +53,28 @@ def images_below(
     """
     prefix = f"{folder}/" if folder else ""
     list_files = _objects_below if is_url(root) else _files_below
-    for name, status in list_files(root / folder, left_out, suffixes):
-        yield f"{prefix}{name}", status
+    lines = (f"{prefix}{name}\0{status}\n" for name, status in list_files(root / folder, left_out, suffixes))
+    for line in sorted_on_disk(lines, lambda line: line.partition("\0")[0].split("/")):  # folder by folder
+        name, _, status = line[:-1].partition("\0")
+        yield name, status
 
 
 def _files_below(folder: Path, left_out: Counter[str], suffixes: set[str]) -> Iterator[tuple[str, str]]:
     """The images in a local folder and its subfolders: paths relative to the folder, and `status_of` each."""
-    found = []  # in this folder alone: a whole data set may not fit into memory
     with os.scandir(folder) as entries:
         for entry in entries:
             check_name(entry.path)
             is_image, hidden = is_image_folder(entry.name, suffixes), why_hidden(entry.name)
             if not (is_image or hidden) and _is_folder(entry):
-                found.append((entry.name, ""))
+                for name, status in _files_below(Path(entry.path), left_out, suffixes):
+                    yield f"{entry.name}/{name}", status
                 continue
             reason = hidden or wrong_suffix(PurePath(entry.name), suffixes)
             if reason or not (is_image or _is_file(entry)):
                 left_out[reason or "no regular files"] += 1
                 continue
-            paths = images_of(entry.path) if ARRAY in suffixes else [entry.path]
-            found += [(PurePath(path).name, status_of(entry)) for path in paths]
-    for name, status in sorted(found):
-        if status:
-            yield name, status
-        else:
-            for below, its_status in _files_below(folder / name, left_out, suffixes):
-                yield f"{name}/{below}", its_status
+            for path in images_of(entry.path) if ARRAY in suffixes else [entry.path]:
+                yield PurePath(path).name, status_of(entry)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -88,6 +90,18 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     # os.path, unlike pathlib, treats a link into a folder without permission as broken
     is_broken = entry.is_symlink() and not os.path.exists(entry.path)  # noqa: PTH110
     return is_broken or entry.is_file()
+
+
+def sorted_on_disk(lines: Iterable[str], key: Callable[[str], Any]) -> Iterator[str]:
+    """Sort lines, each with its line break: runs go to temporary files, which are then merged."""
+    remaining = iter(lines)
+    with ExitStack() as stack:
+        runs = []
+        while run := sorted(itertools.islice(remaining, RUN), key=key):
+            runs.append(stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n")))
+            runs[-1].writelines(run)
+            runs[-1].seek(0)
+        yield from heapq.merge(*runs, key=key)
 
 
 def status_of(file: Path | os.DirEntry[str]) -> str:

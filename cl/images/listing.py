@@ -1,4 +1,4 @@
-"""Lists of images too long for memory: kept in a file."""
+"""Lists of images too long for memory: sorted in runs on disk and kept in a file."""
 
 import hashlib
 import mmap

@@ -53,24 +53,23 @@ def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
 
 
 def files_below(url: str) -> Iterator[tuple[str, str]]:
-    """For each file below `url`, its relative path, and its size and version; sorted folder by folder."""
+    """For each file below `url`, its relative path, and its size and version; lists one folder at a time."""
     files, root = persistently(url, lambda: url_to_fs(url), ())
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
 
-    def below(folder: str) -> Iterator[tuple[str, str]]:
-        def entries() -> list[dict[str, Any]]:
+        def entries(folder: str = folder) -> list[dict[str, Any]]:
             files.invalidate_cache(folder)
             return files.ls(folder, detail=True)
 
-        found = persistently(url, entries, WAITS)
-        files.invalidate_cache(folder)
-        for entry in sorted(found, key=lambda x: (x["name"].rstrip("/"), x["type"] == "directory")):
+        for entry in persistently(url, entries, WAITS):
             name = entry["name"]
             if entry["type"] == "directory":
-                yield from below(name)
+                waiting.append(name)
             elif name.rstrip("/") != folder.rstrip("/"):  # some stores list a folder as an empty object
                 yield name.removeprefix(root).lstrip("/"), f"{entry['size']} {version(entry)}"
-
-    yield from below(root)
+        files.invalidate_cache(folder)
 
 
 def version(info: dict[str, Any]) -> str:

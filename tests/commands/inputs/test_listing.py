@@ -42,7 +42,9 @@ def tree(tmp_path):  # type: ignore[no-untyped-def]
     return tmp_path / "images"
 
 
-def test_names_are_sorted_folder_by_folder(tree, tmp_path) -> None:
+@pytest.mark.parametrize("run", [1, 2, 3, 100])
+def test_names_are_sorted_however_many_fit_into_memory(tree, tmp_path, monkeypatch, run) -> None:
+    monkeypatch.setattr(folders, "RUN", run)
     found = ImageNames([tree], tmp_path / "work")
     _, left_out = found.write()
     others = Counter[str]()
