@@ -9,7 +9,8 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,20 +43,9 @@ def entry_point(function: Callable[..., Any], less_memory: str = "") -> Callable
         logging.getLogger("PIL").setLevel(logging.CRITICAL)
         if stop := os.environ.get("CL_STOP"):
             terminate_when_exists(Path(stop))
-        try:
+        with _one_line_errors(less_memory):
             _check_environment()
             function(*args, **kwargs)
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            sys.exit(130)
-        except StoppedError as error:
-            if is_main_process():
-                echo(str(error), err=True)
-            sys.exit(error.exit_code)
-        except Exception as error:
-            if not (sentence := _explained(error, less_memory)):
-                raise
-            raise click.ClickException(printable(sentence)) from error
 
     return wrapped
 
@@ -73,6 +63,23 @@ def _check_environment() -> None:
 def echo(text: str, *, err: bool = False) -> None:
     """Print a result that may contain names of files."""
     click.echo(printable(text), err=err)
+
+
+@contextmanager
+def _one_line_errors(less_memory: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except StoppedError as error:
+        if is_main_process():
+            echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if not (sentence := _explained(error, less_memory)):
+            raise
+        raise click.ClickException(printable(sentence)) from error
 
 
 def _explained(error: Exception, less_memory: str) -> str:

@@ -4,15 +4,16 @@ On a terminal, the bar stays below these lines. A log file gets one plain line p
 seconds, and about every half minute within an epoch.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
@@ -25,7 +26,6 @@ QUIET = 5.0  # seconds between plain lines of a training's epochs
 RARELY = 30.0  # seconds between plain lines of a count, and within an epoch
 WAITING = 10  # percent of the time that is worth a word
 WIDTH = 12  # columns of the bar itself
-FIRST = TaskID(0)  # the only task of a bar
 SPEED = 600.0  # seconds over which the speed is averaged for the time left on a terminal
 # Columns shown in an epoch's line, and their format.
 SCORES = {
@@ -84,7 +84,7 @@ class Progress:
         if start:
             self.say(f"continuing after step {start} of {steps}")
         log = self.loggers.begin(self.title, self.say) if self.loggers else None  # may ask for a password
-        with self._bar("steps", steps, start) as bar:
+        with _bar(self.console) if self.console.is_terminal else nullcontext() as bar:
             meter = Meter(self, bar, steps, start, steps_per_epoch, first_epoch, log or (lambda row: None))
             if history and (used := history.get("used")):
                 self.usage.images += used["images"]
@@ -95,10 +95,17 @@ class Progress:
 
     @contextmanager
     def count(self, total: int, unit: str) -> Iterator[Any]:
-        """Show the progress of `total` units; yields `add(done, kept=False)`, `kept` for earlier work.
+        """Show the progress of `total` units; yields `add(done, kept=False)`, `kept` for earlier work."""
+        if self.console.is_terminal:
+            with _bar(self.console) as bar:
+                bar.add_task(f"{self.title} ({unit})", total=total, note="")
+                yield functools.partial(_advance, bar)
+        else:
+            self.say(counted(total, unit))
+            yield self._plain_count(total, unit)
 
-        The time left is estimated from new work only.
-        """
+    def _plain_count(self, total: int, unit: str) -> Callable[..., None]:
+        """Count units, and sometimes print the progress and the time left, estimated from new work only."""
         done = kept_before = 0
         began = said = time.monotonic()
 
@@ -106,28 +113,13 @@ class Progress:
             nonlocal done, kept_before, said
             done += more
             kept_before += more * kept
-            bar.advance(FIRST, more)
-            if kept:
-                bar.reset(FIRST, completed=done)
             now = time.monotonic()
-            if bar.disable and now - said >= RARELY and kept_before < done < total:
+            if now - said >= RARELY and kept_before < done < total:
                 said = now
                 left = (now - began) / (done - kept_before) * (total - done)
                 self.say(f"{done} of {counted(total, unit)}, {duration(left)} left")
 
-        with self._bar(unit, total) as bar:
-            if bar.disable:
-                self.say(counted(total, unit))
-            yield add
-
-    def _bar(self, unit: str, total: int, completed: int = 0) -> Bar:
-        """A bar, on a terminal only, with a note at the end: a narrow terminal cuts nothing else."""
-        note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
-        columns = ("{task.description}", BarColumn(WIDTH), MofNCompleteColumn(), TimeRemainingColumn(), note)
-        off = not self.console.is_terminal
-        bar = Bar(*columns, console=self.console, expand=True, speed_estimate_period=SPEED, disable=off)
-        bar.add_task(f"{self.title} ({unit})", total=total, completed=completed, note="")
-        return bar
+        return add
 
     def say(self, *texts: str) -> None:
         """Print each as one line."""
@@ -142,12 +134,26 @@ def silent(total: int, unit: str) -> Iterator[Callable[..., None]]:
     yield lambda done, kept=False: None
 
 
+def _bar(console: Console) -> Bar:
+    """A bar with a note at the end, so that a narrow terminal cuts only the note."""
+    note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+    columns = ("{task.description}", BarColumn(WIDTH), MofNCompleteColumn(), TimeRemainingColumn(), note)
+    return Bar(*columns, console=console, expand=True, speed_estimate_period=SPEED)
+
+
+def _advance(bar: Bar, done: int, kept: bool = False) -> None:
+    (task,) = bar.tasks
+    bar.advance(task.id, done)
+    if kept:
+        bar.reset(task.id, completed=int(task.completed))  # estimate the time left from new work only
+
+
 @dataclass
 class Meter:
     """Counts steps, images and the time spent waiting, per epoch."""
 
     progress: Progress
-    bar: Bar
+    bar: Bar | None
     steps: int
     start: int
     steps_per_epoch: int
@@ -156,6 +162,9 @@ class Meter:
 
     def __post_init__(self) -> None:
         self.done = self.start
+        if self.bar:
+            title = f"{self.progress.title} (steps)"
+            self.task = self.bar.add_task(title, total=self.steps, completed=self.start, note="")
         self._said = time.monotonic()
         self._second_step: float | None = None  # its start: the time left leaves out the first, slower step
         self._then = self.progress.usage.now()
@@ -182,8 +191,10 @@ class Meter:
         self.done += 1
         epoch = self.first_epoch + (self.done - 1) // self.steps_per_epoch + 1
         row = {"loss": loss, **self.rates()}
-        self.bar.update(FIRST, completed=self.done, note=f"epoch {epoch}, {_scores(row)}, lr {lr:.3g}")
-        if self.bar.disable and time.monotonic() - self._said >= RARELY:
+        if self.bar:
+            note = f"epoch {epoch}, {_scores(row)}, lr {lr:.3g}"
+            self.bar.update(self.task, completed=self.done, note=note)
+        elif time.monotonic() - self._said >= RARELY:
             self._say_plainly(row)
         if self._second_step is None:
             self._second_step = time.monotonic()
@@ -206,7 +217,7 @@ class Meter:
     def epoch(self, row: dict[str, Any]) -> None:
         """Log the row of a finished epoch and show it, in a log file at most every few seconds."""
         self.log(row)
-        if not self.bar.disable:
+        if self.bar:
             self.progress.say(f"epoch {row['epoch']}, {_scores(row)}")
         elif self.done == self.steps or time.monotonic() - self._said >= QUIET:
             self._say_plainly(row)
