@@ -21,9 +21,9 @@ from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.ring import batches_ahead
-from cl.runtime.cores import available_memory
 from cl.runtime.distributed import max_over_ranks
 from cl.runtime.machine import Machine
+from cl.runtime.memory import available
 from cl.training.loop import Data, train
 from cl.training.start import Start
 from pipeline.support import command, locations, pretraining, teacher
@@ -160,7 +160,7 @@ def _peak(device: torch.device) -> int:
 
 def _free(device: torch.device) -> int:
     """The bytes of the same memory that this run may use."""
-    return torch.cuda.mem_get_info()[0] if device.type == "cuda" else available_memory() + _peak(device)
+    return torch.cuda.mem_get_info()[0] if device.type == "cuda" else available() + _peak(device)
 
 
 def peak_of_tree(pid: int) -> int:

@@ -1,13 +1,8 @@
-"""The CPU cores and the memory available."""
+"""The number of CPU cores available."""
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-
-import psutil
-
-GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def cores() -> int:
@@ -34,27 +29,17 @@ def asked_number(variable: str) -> int | None:
     return int(asked) if asked else None
 
 
-def available_memory(root: Path = GROUPS, members: Path = OWN_GROUPS) -> int:
-    """Bytes that new processes may use: what the machine or this process's control groups have left."""
-    allowed = [psutil.virtual_memory().available]
-    for folder in _folders(root, members):
-        with contextlib.suppress(OSError, ValueError):  # no limit
-            most, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
-            allowed.append(most - used)
-    return min(allowed)
-
-
-def quotas(root: Path = GROUPS, members: Path = OWN_GROUPS) -> Iterator[float]:
+def quotas(root: Path = Path("/sys/fs/cgroup"), members: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
     """Limits, in cores, of this process's control groups, as set by Docker and Kubernetes."""
-    limits = [_text(folder / "cpu.max").partition(" ")[::2] for folder in _folders(root, members)]
-    for folder in _folders(root / "cpu", members, "cpu"):  # version 1
+    limits = [_text(folder / "cpu.max").partition(" ")[::2] for folder in folders(root, members)]
+    for folder in folders(root / "cpu", members, "cpu"):  # version 1
         limits.append((_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")))
     for quota, period in limits:
         if quota.strip().isdecimal():
             yield int(quota) / int(period)
 
 
-def _folders(root: Path, members: Path, controller: str = "") -> set[Path]:
+def folders(root: Path, members: Path, controller: str = "") -> set[Path]:
     """The folders of this process's control groups and their parents, which limit it too.
 
     root: where the control groups are mounted. members: the file that lists this process's.

@@ -23,7 +23,8 @@ from cl import config
 from cl.config.rules.data import lacking
 from cl.runtime.registry import module_of
 from pipeline.composition import mistakes, weight_hashes
-from pipeline.composition.conf import CONF, ENTRIES, WEIGHTS, Values, groups, parse
+from pipeline.composition.conf import CONF, ENTRIES, Values, groups
+from pipeline.composition.overrides import WEIGHTS, parse
 from pipeline.support.provenance import command
 
 TYPED = ("views", "backbone", "method", "optim")  # once typed, they have their own settings, not a recipe's

@@ -1,14 +1,10 @@
-"""The files of pipeline/conf: the groups, and what each can choose; and the overrides that choose."""
+"""The files of pipeline/conf: the groups, and what each can choose."""
 
 import functools
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from cl import config
@@ -21,9 +17,6 @@ ENTRIES = {  # groups that choose several entries, by the parameter that holds t
     "baselines": "baseline",
 }
 Values = dict[str, Any]
-WEIGHTS = ("init", "start_from")
-# Parameters that accept any text, such as ~/Vögel (1), which Hydra's grammar would refuse or misread.
-NAMES = ("dataset.name", "dataset.table", "dataset.store", *WEIGHTS, "teacher")
 
 
 @functools.cache
@@ -62,24 +55,3 @@ def names(values: Values, parent: str = "") -> Iterator[str]:
         yield f"{parent}{key}"
         if isinstance(value, dict):
             yield from names(value, f"{parent}{key}.")
-
-
-def parse(texts: Iterable[str]) -> list[Override]:
-    """The overrides; `input_line` of each is its text. ValueError if one cannot be read."""
-    return [_parse(text) for text in texts]
-
-
-def _parse(text: str) -> Override:
-    parse = OverridesParser.create().parse_override
-    key, _, name = text.partition("=")
-    try:
-        override = parse(text)
-        if key not in NAMES or name in ("", "null") or override.is_sweep_override() or name[0] in "\"'":
-            return override
-    except HydraException:
-        if key not in NAMES:
-            meant = "".join(f"; did you mean {name}?" for name in get_close_matches(key, NAMES, 1))
-            raise ValueError(f"cannot read {text!r}: expected group=choice or key=value{meant}") from None
-    override = parse(f"{key}={QuotedString(name, Quote.single).with_quotes()}")
-    override.input_line = text
-    return override

@@ -52,6 +52,6 @@ def cause_of(record: logging.LogRecord) -> BaseException | None:
 for logger in EXPECTED:
     logging.getLogger(logger).addFilter(lambda record: record.msg != EXPECTED[record.name])
 logging.getLogger("dvc.cli").addFilter(lambda record: not SAID.search(str(cause_of(record))))
-replace("to_hydra_overrides", "conf", "parse")
+replace("to_hydra_overrides", "overrides", "parse")
 replace("compose_and_dump", "compose", "write")
 sys.exit(main())

@@ -115,10 +115,10 @@ def test_images_that_differ_in_size_or_take_much_memory_are_refused(
     reader, tmp_path, monkeypatch, workers: int
 ) -> None:
     here = Machine(CPU, workers, "fp32")
-    monkeypatch.setattr(device_crops, "available_memory", lambda: 4 * len(reader) * 3 * 32 * 32)
+    monkeypatch.setattr(device_crops, "available", lambda: 4 * len(reader) * 3 * 32 * 32)
     expected = np.stack([reader.pixels(position) for position in range(len(reader))])
     assert np.array_equal(resident(reader, here).permute(0, 2, 3, 1).numpy(), expected)
-    monkeypatch.setattr(device_crops, "available_memory", lambda: 4 * len(reader) * 3 * 32 * 32 - 4)
+    monkeypatch.setattr(device_crops, "available", lambda: 4 * len(reader) * 3 * 32 * 32 - 4)
     with pytest.raises(ValueError, match=r"GiB on cpu, expected at most .*optim\.cropping=workers$"):
         resident(reader, here)
     monkeypatch.undo()

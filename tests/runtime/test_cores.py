@@ -1,4 +1,4 @@
-"""The cores and the memory that a process may use."""
+"""The cores that a process may use."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from cl.runtime import cores
-
-MIB = 2**20
 
 
 def test_a_container_has_the_cores_of_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,16 +45,3 @@ def test_a_wrong_number_of_workers_is_named(asked: str, monkeypatch) -> None:
     monkeypatch.setenv("CL_WORKERS", asked)
     with pytest.raises(ValueError, match=f"CL_WORKERS={asked}"):
         cores.workers(7)
-
-
-def test_control_groups_limit_the_available_memory(tmp_path) -> None:
-    own = tmp_path / "own"
-    own.write_text("0::/pod/container\n")
-    group = tmp_path / "pod" / "container"
-    group.mkdir(parents=True)
-    (group / "memory.max").write_text("max\n")
-    (group.parent / "memory.max").write_text(f"{3 * MIB}\n")
-    for folder in (group, group.parent):
-        (folder / "memory.current").write_text(f"{MIB}\n")
-    assert cores.available_memory(tmp_path, own) == 2 * MIB
-    assert cores.available_memory(tmp_path, tmp_path / "none") > 2 * MIB

@@ -176,7 +176,7 @@ def test_clipping_bounds_the_gradient_of_all_parameters_together(train, monkeypa
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(train) -> None:
-    message = r"the loss is nan at step \d+ \(learning rate .*Lower"
+    message = r"the loss is nan at step \d+ \(loss nan, learning rate .*Lower"
     with pytest.raises(FloatingPointError, match=message):
         train(settings={"epochs": 15, "base_lr": 1e38, "warmup_epochs": 0})
 
@@ -189,7 +189,7 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_step() -> None:
     with pytest.raises(FloatingPointError) as error:
         metrics.flush()
     assert str(error.value).startswith(
-        "the norm of the gradient is inf at step 2 (learning rate 0.2); the weights"
+        "the norm of the gradient is inf at step 2 (loss 4, learning rate 0.2); the weights"
     )
     assert metrics.norms == [1.0, 2.0]
 
