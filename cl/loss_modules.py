@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from types import ModuleType
-from typing import Any, ClassVar, Self, cast, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 import torch
 from pydantic import ValidationError
@@ -32,9 +32,19 @@ from cl.objective.terms import Agreement, Contrast, Term, TwoViews, all_against_
 from cl.runtime.distributed import gather, global_rows, mean_over_ranks, ranks, single_process
 
 Size = int | Sequence[int]
+Kind = TypeVar("Kind")
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
+def _module(kind: type[Kind]) -> type[Kind]:
+    """A dataclass without its defaults as attributes, which would hide an `nn.Parameter` of the same name."""
+    kind = dataclass(eq=False, repr=False)(kind)
+    for each in fields(cast("Any", kind)):
+        if each.name in vars(kind):
+            delattr(kind, each.name)
+    return kind
+
+
 class _Loss(nn.Module):
     """A loss of `cl.losses`, and whether processes share the batch.
 
@@ -47,13 +57,6 @@ class _Loss(nn.Module):
     gather_distributed: bool
     least_views: ClassVar[int] = 2
     progress = 1.0  # the fraction of the training that is done, for a loss that changes with it (JCL)
-
-    def __init_subclass__(cls) -> None:
-        """A dataclass without its defaults as attributes, which would hide an `nn.Parameter` of that name."""
-        dataclass(eq=False, repr=False)(cls)
-        for each in fields(cast("Any", cls)):
-            if each.name in vars(cls):
-                delattr(cls, each.name)
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """A module before its fields are set, as PyTorch requires."""
@@ -80,6 +83,7 @@ class _Loss(nn.Module):
         return cast("Tensor", self.kind.loss(term, self._config(), self.progress))
 
 
+@_module
 class _Contrastive(_Loss):
     """A loss on queries, their positives and their negatives.
 
@@ -156,6 +160,7 @@ class _Contrastive(_Loss):
         return Contrast(queries, torch.stack(views[1:], 1), negatives, temperature)
 
 
+@_module
 class InfoNCELoss(_Contrastive):
     """InfoNCE, the loss of SimCLR (NT-Xent) and MoCo; with labels, SupCon. lightly's `NTXentLoss`.
 
@@ -189,6 +194,7 @@ class InfoNCELoss(_Contrastive):
         return _decoupled(contrast, batch, Negatives(contrast.negatives.rows, excluded=itself))
 
 
+@_module
 class EqCoLoss(_Contrastive):
     """InfoNCE as if there were `alpha` negatives, whatever their number (Zhu et al. 2020, EqCo, eq. 5).
 
@@ -201,6 +207,7 @@ class EqCoLoss(_Contrastive):
     alpha: float = field(default=65536, kw_only=True)
 
 
+@_module
 class DCLLoss(_Contrastive):
     """Decoupled contrastive loss: the positive leaves the denominator (Yeh et al. 2022, eq. 5).
 
@@ -216,6 +223,7 @@ class DCLLoss(_Contrastive):
         return _decoupled(contrast, batch, contrast.negatives)
 
 
+@_module
 class DCLWLoss(_Contrastive):
     """DCL with less weight on positives that already agree (Yeh et al. 2022, eq. 6). lightly's `DCLWLoss`.
 
@@ -233,6 +241,7 @@ class DCLWLoss(_Contrastive):
     sigma: float = 0.5
 
 
+@_module
 class JCLLoss(_Contrastive):
     """Joint contrastive learning: infinitely many Gaussian positives (Cai et al. 2020, eq. S.2 and S.3).
 
@@ -248,6 +257,7 @@ class JCLLoss(_Contrastive):
     strength: float = field(default=4.0, kw_only=True)
 
 
+@_module
 class SigmoidLoss(_Contrastive):
     """Each pair classified by itself, in the form of SigLIP (Zhai et al. 2023, section 3.2).
 
@@ -258,6 +268,7 @@ class SigmoidLoss(_Contrastive):
     temperature: float | Tensor = 0.1
 
 
+@_module
 class DebiasedLoss(_Contrastive):
     """InfoNCE corrected for negatives of the query's class (Chuang et al. 2020, eq. 8).
 
@@ -276,6 +287,7 @@ class DebiasedLoss(_Contrastive):
     beta: float = field(default=0.0, kw_only=True)
 
 
+@_module
 class InvariantSpreadLoss(_Contrastive):
     """Recognise the positive, and reject every negative (Ye et al. 2019, eq. 7).
 
@@ -286,6 +298,7 @@ class InvariantSpreadLoss(_Contrastive):
     temperature: float | Tensor = 0.1
 
 
+@_module
 class CosineLoss(_Loss):
     """Squared distance of unit vectors, 2 - 2 cos(z0, z1) (BYOL, eq. 2).
 
@@ -314,6 +327,7 @@ class _OfTwoViews(_Loss):
             return self._loss(TwoViews(full_precision(z0), full_precision(z1)))
 
 
+@_module
 class BarlowTwinsLoss(_OfTwoViews):
     """The views' cross-correlation C becomes the identity (Zbontar et al. 2021, eq. 1). As lightly's.
 
@@ -326,6 +340,7 @@ class BarlowTwinsLoss(_OfTwoViews):
     gather_distributed: bool = False
 
 
+@_module
 class VICRegLoss(_OfTwoViews):
     """Equal views, with spread and without correlation (Bardes et al. 2022, eq. 6). As lightly's.
 
