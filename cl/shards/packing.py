@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import webdataset
@@ -67,19 +68,30 @@ def _write_tar(path: Path, samples: Iterable[tuple[Image, Encoded]]) -> list[tup
     """Write the samples to disk; return them without their contents."""
     kept = []
     with path.open("wb") as file:
-        writer = webdataset.TarWriter(file, user="cl", group="cl", mode=0o644, mtime=0)
+        sink = _Sink(file)
+        writer = webdataset.TarWriter(sink, user="cl", group="cl", mode=0o644, mtime=0)
         try:
             for image, encoded in samples:
                 label = str(image.label)
                 writer.write({"__key__": image.key, encoded.extension: encoded.content, "cls": label})
                 kept.append((image, encoded._replace(content=b"")))
         except BaseException:
-            writer.tarstream.fileobj.closed = True  # or tarfile's destructor would write once more
+            sink.failed = True
             raise
         writer.close()
         file.flush()
         os.fsync(file.fileno())
     return kept
+
+
+class _Sink:
+    """A file that drops all writes after a failure, because tarfile's destructor writes once more."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.failed = file, False
+
+    def write(self, content: bytes) -> int:
+        return len(content) if self.failed else self.file.write(content)
 
 
 def _readable(
