@@ -87,7 +87,7 @@ def classify(
         raise ValueError("--finetune trains on --images with --labels; give both")
     if bool(labels) == bool(classifier) or bool(images) == bool(features):
         raise ValueError(
-            "give either --labels (a table) or --classifier (a file of --save), and either --images (files, "
+            "give either --labels (a table to train with) or --classifier (a file of --save), and either --images (files, "
             "folders, lists, tables) or --features (a file of `cl embed`)"
         )
     if used and saved:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from cl.images.image import Splits
 from cl.sources import cifar10, cifar100, stl10
 from cl.sources._shared import archives
-from tests.support.archives import CLASSES, add_member, tiny_cifar, tiny_stl10
+from tests.support.archives import CLASSES, add_member, add_special, tiny_cifar, tiny_stl10
 from tests.support.pictures import digest
 from tests.support.processes import join, start_fork, until
 from tests.support.server import Server
@@ -194,9 +194,17 @@ def test_two_processes_download_an_archive_once(offered, server) -> None:
     assert_unpacked(offered, offered.module.splits(offered.config, offered.raw))
 
 
-def test_an_archive_that_would_write_elsewhere_is_refused(offered, tmp_path) -> None:
-    """Before it is unpacked: it is not the official one."""
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "link", "fifo", "other/file"])
+def test_an_archive_that_would_write_elsewhere_is_refused(name, offered, tmp_path) -> None:
+    """Even if it has the right md5."""
     with tarfile.open(offered.served, "w:gz") as tar:
-        add_member(tar, "../evil", b"evil")
-    assert f"has md5 {hashlib.md5(offered.served.read_bytes()).hexdigest()}, expected" in refusal(offered)
+        if name == "link":
+            add_special(tar, f"{offered.archive.base_folder}/link", tarfile.SYMTYPE, "../../evil")
+        elif name == "fifo":
+            add_special(tar, f"{offered.archive.base_folder}/fifo", tarfile.FIFOTYPE)
+        else:
+            add_member(tar, name, b"evil")
+    offered.archive.tgz_md5 = hashlib.md5(offered.served.read_bytes()).hexdigest()
+    assert f"should contain only the folder {offered.archive.base_folder}" in refusal(offered)
     assert not list(tmp_path.rglob("evil"))
+    assert not Path("/tmp/evil").exists()

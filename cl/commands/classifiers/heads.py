@@ -36,11 +36,13 @@ class Head:
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """(N, C) float32 for features (N, D), which may be mapped from a file."""
-        found = []
+        result = np.empty((len(features), len(self.bias)), np.float32)
         for start in range(0, len(features), BLOCK):
-            logits = self.logits(features[start : start + BLOCK])
-            found.append(probabilities(logits, self.temperature, multilabel=self.multilabel))
-        return np.concatenate(found, dtype=np.float32)
+            rows = slice(start, start + BLOCK)
+            result[rows] = probabilities(
+                self.logits(features[rows]), self.temperature, multilabel=self.multilabel
+            )
+        return result
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """(N, C), before the temperature."""

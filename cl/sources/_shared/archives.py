@@ -8,7 +8,7 @@ import socket
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, TypeAlias
 
 from filelock import FileLock
@@ -57,8 +57,6 @@ def ensure_unpacked(archive: Archive, raw: Path) -> Path:
 
 def _unpack(archive: Archive, folder: Path) -> None:
     """Create the folder of an archive, from a file next to it or from a download."""
-    from torchvision.datasets.utils import extract_archive  # late: torchvision takes seconds to import
-
     raw = folder.parent
     remedy = (
         f"put {archive.filename} (md5 {archive.tgz_md5}) into {raw}, "
@@ -72,14 +70,19 @@ def _unpack(archive: Archive, folder: Path) -> None:
         if not file.exists():
             file = _download(archive, partial, f"no folder {folder}, and no file {file}; {remedy}")
         _check(file, archive.tgz_md5, remedy)
-        extract_archive(str(file), str(partial))  # of these bytes, all members are in the folder
-        os.replace(partial / archive.base_folder, folder)
+        try:
+            _extract(file, partial, archive.base_folder)
+            os.replace(partial / archive.base_folder, folder)
+        except (tarfile.TarError, FileNotFoundError) as error:
+            raise ValueError(
+                f"{file} should contain only the folder {archive.base_folder} ({error}); {remedy}"
+            ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _download(archive: Archive, folder: Path, remedy: str) -> Path:
-    from torchvision.datasets.utils import download_url  # late, as above
+    from torchvision.datasets.utils import download_url  # late: torchvision takes seconds to import
 
     Progress("prepare").say(f"downloading {archive.url}")
     timeout_before = socket.getdefaulttimeout()
@@ -102,6 +105,25 @@ def _check(path: Path, md5: str, remedy: str) -> None:
         actual = hashlib.file_digest(file, "md5").hexdigest()
     if actual != md5:
         raise ValueError(f"{path} has md5 {actual}, expected {md5}; {remedy}")
+
+
+def _extract(file: Path, target: Path, base: str) -> None:
+    """Write the plain files below `base` into `target`; refuse everything else.
+
+    Python 3.11.2 lacks tarfile's own filters.
+    """
+    with tarfile.open(file) as tar:
+        for member in tar:
+            path = PurePosixPath(member.name)
+            inside = not path.is_absolute() and ".." not in path.parts and path.parts[:1] == (base,)
+            if not inside or not (member.isreg() or member.isdir()):
+                raise tarfile.TarError(f"unexpected member {member.name!r}")
+            content = tar.extractfile(member)
+            if content is None:
+                continue
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            with content, (target / path).open("wb") as out:
+                shutil.copyfileobj(content, out)
 
 
 def members(path: Path, part: IO[bytes] | None = None) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
