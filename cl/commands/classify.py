@@ -87,8 +87,8 @@ def classify(
         raise ValueError("--finetune trains on --images with --labels; give both")
     if bool(labels) == bool(classifier) or bool(images) == bool(features):
         raise ValueError(
-            "give either --labels (a table to train with) or --classifier (a file of --save), and either --images (files, "
-            "folders, lists, tables) or --features (a file of `cl embed`)"
+            "give either --labels (a table to train with) or --classifier (a file of --save), and either "
+            "--images (files, folders, lists, tables) or --features (a file of `cl embed`)"
         )
     if used and saved:
         raise ValueError(f"--save {saved} needs --labels: --classifier {used} is saved already")

@@ -26,7 +26,8 @@ class _Image(NamedTuple):
 def read(root: Path, train: list[str], test: str, findings: Findings, *, masks: bool) -> DataSet:
     """The images of `train` and `test` ("train2017") below `root`; problems go to `findings`.
 
-    masks: drop training objects without a mask, and report test objects without one as errors.
+    Test objects without an id or area are errors; so are those without a mask if `masks`, which drops such
+    training objects.
     """
     tested, names, annotations = _split(root, test, findings, masks=masks, test=True)
     trained: list[Record] = []
