@@ -230,8 +230,9 @@ class MetricBuffer:
             for name, value in (("loss", losses[0]), ("norm of the gradient", norm)):
                 if not math.isfinite(value):
                     raise FloatingPointError(
-                        f"the {name} is {value:.4g} at step {self.plan.first_step + step} (learning rate "
-                        f"{lr:.3g}); the weights of the last checkpoint are kept. {self.remedy}"
+                        f"the {name} is {value:.4g} at step {self.plan.first_step + step} "
+                        f"(loss {losses[0]:.4g}, learning rate {lr:.3g}); "
+                        f"the weights of the last checkpoint are kept. {self.remedy}"
                     )
             for column, loss in zip(self._columns, losses, strict=True):
                 self.losses.setdefault(column, []).append(loss)
