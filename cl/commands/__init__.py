@@ -136,7 +136,7 @@ size_options = _together(
     "--minutes",
     type=click.FloatRange(0, 1e6),
     default=3.0,
-    help="Of training, at most; 0: none.",
+    help="Of training, about; 0: none.",
 )
 @click.option("--to", type=PATH, help="A table of the labels and groups, for training: .csv or .parquet.")
 @entry_point

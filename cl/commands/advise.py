@@ -49,7 +49,7 @@ def advise(
             and timm have downloaded before.
         labels, columns, separator: as in `evaluate`.
         ungrouped: each image stands alone; otherwise bursts are held out together.
-        minutes: of training, at most; 0: none.
+        minutes: of training, about, as three timed steps predict; 0: none.
         to: a .csv or .parquet file to write, with the columns path, label, group and useful others, for
             `dataset.table`.
 
@@ -128,7 +128,7 @@ def _trials(
     held, rest = parts(images, together, judging)
     seen, labels, trials = np.intersect1d(rest, judging), images.labels, list[Tried]()
     full = len(RATES) * trial.recipe_steps(len(rest) * len(images.listed) // len(images))
-    show.say(f"training for at most {minutes:g} minutes on {counted(len(rest), 'images')}")
+    show.say(f"training for at most about {minutes:g} minutes on {counted(len(rest), 'images')}")
     for rate in RATES:
         pixels = [images.pixels[row] for row in rest]
         encoder, steps, seconds = trial.adapted(start.encoder, pixels, rate, 60 * minutes / len(RATES), show)
