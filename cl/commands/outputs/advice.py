@@ -129,7 +129,6 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
         commands = [f"{named.again} --encoder {GET}", *small]
         return Advice("get an encoder", about, starts, [], answer, commands)
     steps = sum(tried.steps for tried in trials)
-    is_open = max((tried.comparison.overall.difference for tried in trials), default=0) > 0
     poor = "kNN" in best.measures and best.score <= pixels.score
     worth = f"keep {best.title} as it is"
     if poor:
@@ -137,7 +136,7 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
             f"{best.title} is no better than {PIXELS}: its measures average "
             f"{best.score:.1f} %, {PIXELS} {pixels.score:.1f} %"
         )
-    if last and (last.is_better or (is_open and steps < last.full and not (poor and images >= FEW))):
+    if last and (last.is_better or (steps < last.full and not (poor and images >= FEW))):
         answer = [f"train {best.title} further; expect a gain of {last.gain} points"]
         if not last.is_better:
             answer = [
@@ -161,9 +160,7 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
 def _reasons(best: Start, images: int, trials: list[Tried]) -> list[str]:
     """Why the best start is kept as it is."""
     if trials:
-        steps, full = sum(tried.steps for tried in trials), trials[-1].full
-        few = f" after {steps} of {full} steps" if steps < full else ""
-        return [f"no gain shows{few} ({_gains(trials)} points)"]
+        return [f"no gain shows ({_gains(trials)} points)"]
     if "kNN" not in best.measures:
         return [
             f"its neighbours agree best ({best.score:.1f} %); only labels show what separates classes best",
