@@ -253,7 +253,7 @@ def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> 
     folder = place / "my birds (1)"
     found = advice(images, [], known, trials, Named(str(folder), "", [], [f"dataset.name={folder}"]))
     assert found.verdict == answer
-    few = any("1 of 2 steps neither show nor exclude" in sentence for sentence in found.answer)
+    few = any("1 of 2 steps do not tell" in sentence for sentence in found.answer)
     assert few == (answer == "try")
     compared = any(f"no better than {PIXELS}" in sentence for sentence in found.answer)
     assert compared == (percents == (50, 50) and answer != "adapt")

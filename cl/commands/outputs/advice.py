@@ -140,7 +140,7 @@ def advice(images: int, about: list[str], starts: list[Start], trials: list[Trie
         answer = [f"train {best.title} further; expect a gain of {last.gain} points"]
         if not last.is_better:
             answer = [
-                f"{steps} of {last.full} steps neither show nor exclude a gain: {_gains(trials)} points",
+                f"{steps} of {last.full} steps do not tell what all would gain: {_gains(trials)} points",
                 f"the recipe gives {best.title} back unless training makes it better",
             ]
         time = f"{duration(last.full * last.seconds)} here, calculated: {last.full} steps"
