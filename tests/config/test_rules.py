@@ -1,6 +1,7 @@
 """Parameters against the data: everything that a later stage would refuse is found before pretraining."""
 
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -149,6 +150,19 @@ def test_a_rate_that_makes_a_given_encoder_worse_is_warned_of(tmp_path) -> None:
     )
     for gentle in ("recipe=own/adapt", "optim.backbone_lr_scale=0.1"):
         assert not list(warnings(config.check(compose(tmp_path, *given, gentle))))
+
+
+def test_a_transformer_is_trained_further_with_adamw(tmp_path) -> None:
+    given = ["recipe=own/adapt", "dataset.name=birds", "init=torchvision:resnet18"]
+    transformer = config.check(compose(tmp_path, "backbone=vit_tiny_patch4")).backbone
+
+    def warned(*overrides: str) -> list[str]:
+        params = config.check(compose(tmp_path, *given, *overrides))
+        return list(warnings(params.model_copy(update={"backbone": transformer})))
+
+    (warning,) = warned()
+    assert warning.startswith("init=torchvision:resnet18 has no batch norm")
+    assert not warned(*shlex.split(warning.partition("choose ")[2])[1::2])
 
 
 def test_a_warm_up_that_is_shortened_is_said(tmp_path) -> None:

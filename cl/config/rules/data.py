@@ -8,6 +8,7 @@ from cl.config.params import Params, SupervisedTraining
 from cl.data.order import Neighbours, Plan, plan_of
 from cl.data.reader import Reader
 from cl.data.views import View
+from cl.networks.batch_norm import has_batch_norm
 from cl.runtime.registry import module_of
 from cl.sources import Source, table
 
@@ -76,7 +77,13 @@ def warnings(params: Params) -> Iterator[str]:
             f"of {crop} px, or dataset.resize and dataset.crop of {largest}"
         )
     rate = params.optim.peak_lr * params.optim.backbone_lr_scale
-    if params.init and params.hand_over == "trained" and params.optim.kind == "sgd" and rate >= HARMFUL:
+    network = params.backbone.outline() if params.init and params.optim.kind == "sgd" else None
+    if params.init and network is not None and not has_batch_norm(network):
+        yield (
+            f"init={params.init.name} has no batch norm: SGD made such a network worse, AdamW better "
+            "(docs/results/adapt.md); choose -S optim=adamw -S optim.base_lr=2e-4 -S 'arms=[]'"
+        )
+    elif params.init and params.hand_over == "trained" and params.optim.kind == "sgd" and rate >= HARMFUL:
         yield (
             f"init={params.init.name} with a learning rate of {rate:.4g}: rates from {HARMFUL} on may make "
             "an encoder worse (docs/results/adapt.md); choose recipe=own/adapt, or -S optim.base_lr=0.02"
