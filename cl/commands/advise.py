@@ -22,8 +22,6 @@ from cl.features.correctness import check_different, correctness
 from cl.pretraining.adaptation import verdict
 from cl.runtime.tables import write_table
 
-RATES = 0.02, 0.12  # the recipe's learning rates; the second is tried if the first is not better
-
 
 def advise(
     folder: File,
@@ -124,20 +122,22 @@ def _about(images: Sample) -> str:
 def _trials(
     start: Start, images: Sample, together: np.ndarray, judging: np.ndarray, minutes: float, show: Progress
 ) -> list[Tried]:
-    """Adaptations of the start at RATES, until one is better on images that it has not seen."""
+    """Adaptations of the start, until one is better on images that it has not seen."""
     held, rest = parts(images, together, judging)
     seen, labels, trials = np.intersect1d(rest, judging), images.labels, list[Tried]()
-    full = len(RATES) * trial.recipe_steps(len(rest) * len(images.listed) // len(images))
+    optimizers = trial.optimizers(start.encoder)
+    full = len(optimizers) * trial.recipe_steps(len(rest) * len(images.listed) // len(images))
     show.say(f"training for at most about {minutes:g} minutes on {counted(len(rest), 'images')}")
-    for rate in RATES:
+    for optimizer in optimizers:
         pixels = [images.pixels[row] for row in rest]
-        encoder, steps, seconds = trial.adapted(start.encoder, pixels, rate, 60 * minutes / len(RATES), show)
+        share = 60 * minutes / len(optimizers)
+        encoder, steps, seconds = trial.adapted(start.encoder, pixels, optimizer, share, show)
         after = starts.embedded(start.name, encoder, images.files).features
         pairs = [(start.features[rows], after[rows]) for rows in (seen, held)]
         scores = correctness(pairs[0], labels[seen], pairs[1], labels[held])
         outcome = verdict(scores, labels[held].tolist(), together[held], seed=0)
         assert outcome.comparison
-        trials.append(Tried(rate, steps, full, seconds, outcome.comparison, outcome.is_better))
+        trials.append(Tried(optimizer.base_lr, steps, full, seconds, outcome.comparison, outcome.is_better))
         if outcome.is_better:
             break
     return trials

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image as Picture
+from timm.models import save_for_hf
 
 import cl
 from cl import config
-from cl.commands.advise import RATES, parts
+from cl.commands.advise import parts
 from cl.commands.inputs import sample
 from cl.commands.inputs.labels import opened_table
 from cl.commands.jobs import starts, trial
@@ -189,7 +191,7 @@ def test_a_trial_changes_a_copy_in_the_given_number_of_steps(place) -> None:
     encoder = cl.load(place / "a.safetensors")
     before = encoder.sha256
     images = sample.read(place / "my birds (1)", None).pixels
-    trained, steps, seconds = trial.adapted(encoder, images, 0.12, 1e-9, progress("advise"))
+    trained, steps, seconds = trial.adapted(encoder, images, trial.OPTIM, 1e-9, progress("advise"))
     assert (steps, encoder.sha256) == (1, before)
     assert trained.sha256 != before and seconds > 0
     assert not trained.training
@@ -202,10 +204,13 @@ def test_the_trial_is_the_recipe(tmp_path) -> None:
     assert trial.VIEW.model_validate(view) == trial.VIEW
     assert trial.METHOD.model_validate(method) == trial.METHOD
     assert (loss, composed["temperature"], composed["bn_group"]) == ({"kind": "dcl"}, 0.1, "global")
-    optim = {key: composed["optim"][key] for key in trial.OPTIM.model_dump()}
-    assert trial.OPTIM.model_validate(optim) == trial.OPTIM
-    rates = [arm["optim"]["base_lr"] for arm in [composed, *composed["arms"]]]
-    assert rates == [*RATES]
+    save_for_hf(timm.create_model("test_vit"), str(tmp_path / "vit"), safe_serialization=True)
+    for file, overrides in (("a.safetensors", []), ("vit/model.safetensors", trial.OF_ADAMW)):
+        chosen = compose(["recipe=own/adapt", f"init={tmp_path / file}", "dataset.name=x", *overrides])
+        arms = [{}, *(arm["optim"] for arm in chosen["arms"])]
+        for optim, arm in zip(trial.optimizers(cl.load(tmp_path / file)), arms, strict=True):
+            of_recipe = {key: (chosen["optim"] | arm)[key] for key in optim.model_dump()}
+            assert optim.model_validate(of_recipe) == optim
     assert composed["optim"]["least_steps"] == trial.LEAST_STEPS
     assert (composed["dataset"]["resize"], composed["dataset"]["crop"]) == (trial.RESIZE, trial.SIDES[0])
 
@@ -249,7 +254,7 @@ def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> 
         start(name, file, each)
         for name, each in zip([str(file), PIXELS][-len(percents) :], percents, strict=True)
     ]
-    trials = [tried(rate, gain) for rate, gain in zip(RATES, gains, strict=False)]
+    trials = [tried(rate, gain) for rate, gain in zip((0.02, 0.12), gains, strict=False)]
     folder = place / "my birds (1)"
     found = advice(images, [], known, trials, Named(str(folder), "", [], [f"dataset.name={folder}"]))
     assert found.verdict == answer

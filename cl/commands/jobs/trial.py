@@ -22,6 +22,7 @@ from cl.losses import dcl
 from cl.methods import Setup, simclr
 from cl.networks import heads
 from cl.networks.backbones import check_size
+from cl.networks.batch_norm import has_batch_norm
 from cl.networks.patches import Whole
 from cl.pretraining.task import PretrainingTask
 from cl.runtime import machine
@@ -59,6 +60,18 @@ OPTIM = optim.Config(
     milestones=[],
     gamma=0.1,
 )
+FASTER = OPTIM.model_copy(update={"base_lr": 0.12})
+ADAMW = OPTIM.model_copy(
+    update={
+        "kind": "adamw",
+        "base_lr": 2e-4,
+        "momentum": 0.0,
+        "betas": (0.9, 0.999),
+        "weight_decay": 0.1,
+        "decay_1d": False,
+    }
+)
+OF_ADAMW = ["optim=adamw", "optim.base_lr=2e-4", "arms=[]"]  # the same for the recipe
 METHOD = simclr.Config(
     kind="simclr",
     projector=heads.Config(hidden=[512], out=128, norm=True, last_norm="none", last_bias=True, std=None),
@@ -79,6 +92,11 @@ class InMemory(list[np.ndarray]):
         return np.full(len(positions), -1)
 
 
+def optimizers(encoder: Encoder) -> list[optim.Config]:
+    """What is tried in turn: both rates of the recipe, or AdamW, as `pretrain` advises without batch norm."""
+    return [OPTIM, FASTER] if has_batch_norm(encoder.network) else [ADAMW]
+
+
 def recipe_steps(images: int) -> int:
     """The steps that the recipe takes on this number of training images."""
     per_epoch = max(1, images // reduced(OPTIM.batch_size, images))
@@ -95,13 +113,16 @@ def sizes(encoder: Encoder) -> tuple[int, int]:
 
 
 def adapted(
-    encoder: Encoder, images: Sequence[np.ndarray], rate: float, seconds: float, shown: Progress
+    encoder: Encoder,
+    images: Sequence[np.ndarray],
+    optimizer: optim.Config,
+    seconds: float,
+    shown: Progress,
 ) -> tuple[Encoder, int, float]:
     """A copy of the encoder, trained for the steps of the recipe, or as many as these seconds allow.
 
     Args:
         images: (H, W, 3) uint8 each; two or more.
-        rate: the learning rate for a batch of 256.
 
     Returns:
         The copy, the number of steps, and the seconds that one took.
@@ -115,7 +136,7 @@ def adapted(
         network = copy.deepcopy(encoder.network).float().requires_grad_(True)
         method = simclr.Method(METHOD, Setup(network, 0.1, Whole(kind="whole"), 1, 0, len(images)))
         task = PretrainingTask(method, dcl, dcl.Config(kind="dcl"), METHOD.scale, here)
-        config = OPTIM.model_copy(update={"base_lr": rate, "batch_size": plan.batch_size})
+        config = optimizer.model_copy(update={"batch_size": plan.batch_size})
         each = _seconds(here.place(copy.deepcopy(task)), data, config)
         steps = min(recipe_steps(len(images)), max(1, int(seconds / each)))
         began = time.monotonic()

@@ -181,7 +181,7 @@ def _settings(start: Start) -> list[str]:
     """The overrides for `own/adapt` from a start, judged on images of its size."""
     name = start.name if is_name(start.name) else str(Path(start.name).expanduser().absolute())
     size, view = start.encoder.transform, trial.sizes(start.encoder)[1]
-    settings = [f"init={name}"]
+    settings = [f"init={name}", *(trial.OF_ADAMW if trial.ADAMW in trial.optimizers(start.encoder) else [])]
     if size.crop != trial.SIDES[0]:
         settings += [f"dataset.resize={size.resize}", f"dataset.crop={size.crop}"]
     return settings + [f"views.random.size={view}"] * (view != trial.SIDES[0])
