@@ -80,7 +80,7 @@ def warnings(params: Params) -> Iterator[str]:
     network = params.backbone.outline() if params.init and params.optim.kind == "sgd" else None
     if params.init and network is not None and not has_batch_norm(network):
         yield (
-            f"init={params.init.name} has no batch norm: SGD made such a network worse, AdamW better "
+            f"init={params.init.name} has no batch norm: SGD harmed such a network, AdamW improved it "
             "(docs/results/adapt.md); choose -S optim=adamw -S optim.base_lr=2e-4 -S 'arms=[]'"
         )
     elif params.init and params.hand_over == "trained" and params.optim.kind == "sgd" and rate >= HARMFUL:
