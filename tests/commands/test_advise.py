@@ -204,13 +204,18 @@ def test_the_trial_is_the_recipe(tmp_path) -> None:
     assert trial.VIEW.model_validate(view) == trial.VIEW
     assert trial.METHOD.model_validate(method) == trial.METHOD
     assert (loss, composed["temperature"], composed["bn_group"]) == ({"kind": "dcl"}, 0.1, "global")
-    save_for_hf(timm.create_model("test_vit"), str(tmp_path / "vit"), safe_serialization=True)
-    for file, overrides in (("a.safetensors", []), ("vit/model.safetensors", trial.OF_ADAMW)):
-        chosen = compose(["recipe=own/adapt", f"init={tmp_path / file}", "dataset.name=x", *overrides])
+    vit, size = tmp_path / "vit", {"img_size": 96}
+    save_for_hf(timm.create_model("test_vit", **size), str(vit), model_args=size, safe_serialization=True)
+    for file, chosen_by in (("a.safetensors", []), ("vit/model.safetensors", trial.OF_ADAMW)):
+        chosen = compose(["recipe=own/adapt", f"init={tmp_path / file}", "dataset.name=x", *chosen_by])
         arms = [{}, *(arm["optim"] for arm in chosen["arms"])]
         for optim, arm in zip(trial.optimizers(cl.load(tmp_path / file)), arms, strict=True):
             of_recipe = {key: (chosen["optim"] | arm)[key] for key in optim.model_dump()}
             assert optim.model_validate(of_recipe) == optim
+        known = [start(str(tmp_path / file), tmp_path / file, 80), start(PIXELS, tmp_path / file, 50)]
+        found = advice(FEW, [], known, [tried(0.02, BETTER)], Named("x", "", [], ["dataset.name=x"]))
+        run = next(command for command in found.commands if command.startswith("dvc"))
+        assert [each for each in overrides(run) if each in trial.OF_ADAMW] == chosen_by
     assert composed["optim"]["least_steps"] == trial.LEAST_STEPS
     assert (composed["dataset"]["resize"], composed["dataset"]["crop"]) == (trial.RESIZE, trial.SIDES[0])
 
@@ -245,7 +250,7 @@ def tried(rate: float, gain: float) -> Tried:
     ],
 )
 def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> None:
-    """From scratch only if there is no start, or one that is no better than pixels and cannot be improved.
+    """Training from scratch is advised only without a start, or if it is no better than pixels and stays so.
 
     A trial of fewer steps than the recipe's excludes nothing: features may get worse before they get better.
     """

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cl import config
+from cl.commands.jobs import trial
 from cl.config.rules import check_data, data_problems, warnings
 from cl.data.reader import Reader
 from tests.support.project import compose
@@ -162,7 +163,8 @@ def test_a_transformer_is_trained_further_with_adamw(tmp_path) -> None:
 
     (warning,) = warned()
     assert warning.startswith("init=torchvision:resnet18 has no batch norm")
-    assert not warned(*shlex.split(warning.partition("choose ")[2])[1::2])
+    advised = shlex.split(warning.partition("choose ")[2])[1::2]
+    assert advised == trial.OF_ADAMW and not warned(*advised)
 
 
 def test_a_warm_up_that_is_shortened_is_said(tmp_path) -> None:
