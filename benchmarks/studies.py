@@ -23,39 +23,48 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Quantity = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)?$")]  # `arm`, or `arm.metric`
 
 
+Mean = Annotated[list[Quantity], Field(min_length=2)]
+
+
 class Pair(BaseConfig):
     """The difference: the metric of `arm`, or the mean of several, minus that of `than`, or a number.
 
     `arm.metric` is another metric of the arm than the study's.
     """
 
-    arm: Quantity | Annotated[list[Quantity], Field(min_length=2)]
-    than: Quantity | float
+    arm: Quantity | Mean
+    than: Quantity | Mean | float
 
     @model_validator(mode="after")
     def _two_arms(self) -> Self:
-        if self.than in self.names:
-            raise ValueError(f"{self.than} is compared with itself; name two arms")
+        if both := set(_names(self.arm)) & set(_names(self.than)):
+            raise ValueError(f"{min(both)} is compared with itself; name two arms")
         return self
-
-    @property
-    def names(self) -> list[str]:
-        """What the mean is taken of."""
-        return [self.arm] if isinstance(self.arm, str) else self.arm
 
     @property
     def quantities(self) -> list[str]:
         """What has to be measured."""
-        return [*self.names, self.than] if isinstance(self.than, str) else self.names
+        return [*_names(self.arm), *_names(self.than)]
 
     def difference(self, values: dict[str, dict[int, float]], seed: int) -> float:
         """Of one seed; `values` holds the quantities by seed."""
-        than = values[self.than][seed] if isinstance(self.than, str) else self.than
-        return fmean(values[name][seed] for name in self.names) - than
+        return _mean_of(self.arm, values, seed) - _mean_of(self.than, values, seed)
 
     def __str__(self) -> str:
-        mean = self.arm if isinstance(self.arm, str) else f"mean({', '.join(self.arm)})"
-        return f"{mean} - {self.than}"
+        return f"{_text(self.arm)} - {_text(self.than)}"
+
+
+def _names(side: str | list[str] | float) -> list[str]:
+    """The quantities of a side of a difference."""
+    return side if isinstance(side, list) else [side] if isinstance(side, str) else []
+
+
+def _mean_of(side: str | list[str] | float, values: dict[str, dict[int, float]], seed: int) -> float:
+    return side if isinstance(side, float) else fmean(values[name][seed] for name in _names(side))
+
+
+def _text(side: str | list[str] | float) -> str:
+    return f"mean({', '.join(side)})" if isinstance(side, list) else str(side)
 
 
 class Comparison(Pair):
