@@ -14,7 +14,7 @@ import click
 import torch
 from torch import Tensor
 
-from benchmarks.in_process import shards, silent
+from benchmarks.in_process import no_weights, shards, silent
 from benchmarks.parameters import parameters
 from cl.config import Params, for_few_images
 from cl.data.reader import Reader
@@ -26,7 +26,6 @@ from cl.networks.teacher import StoredTeacher
 from cl.runtime import machine
 from cl.statistics import MeasureDifference, judge
 from cl.training.loop import train
-from cl.training.start import Start
 from pipeline.support import pretraining
 from pipeline.support.teacher import FrozenTeacher
 
@@ -90,7 +89,7 @@ def trained(
         params = with_epochs(params, max(1, round(1 + 5 * (limit - one) / (six - one))))
     teacher = None if params.teacher is None else StoredTeacher(known[0])
     torch.manual_seed(params.seed)
-    task, optimizer, data = pretraining.prepare(params, HERE, readers[0], Start(), teacher)
+    task, optimizer, data = pretraining.prepare(params, HERE, readers[0], no_weights(params), teacher)
     began = time.monotonic()
     train(task, data, params.optim, optimizer, progress=silent())
     seconds = time.monotonic() - began

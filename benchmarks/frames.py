@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.in_process import shards, silent
+from benchmarks.in_process import no_weights, shards, silent
 from benchmarks.parameters import parameters
 from cl.config import Params
 from cl.data.reader import Reader
@@ -27,7 +27,6 @@ from cl.features.extraction import extract
 from cl.images import photographs
 from cl.runtime import machine
 from cl.training.loop import train
-from cl.training.start import Start
 from pipeline.support import pretraining
 
 IMAGES = ("dataset=table", "dataset.name=films", "dataset.labels=none")
@@ -83,7 +82,7 @@ def film(folder: Path, column: str) -> None:
 def nearest_frames(params: Params, readers: list[Reader]) -> tuple[float, float]:
     """Train, and count: training objects by the embeddings, unseen ones by the backbone's features."""
     here = machine.find("fp32", deterministic=False)
-    task, optimizer, data = pretraining.prepare(params, here, readers[0], Start())
+    task, optimizer, data = pretraining.prepare(params, here, readers[0], no_weights(params))
     train(task, data, params.optim, optimizer, progress=silent())
     method = task.method.eval()
     bank, queries = (extract(method.backbone, EvalSet(reader, data.transform), here) for reader in readers)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cl import analyses, evaluations
-from cl.config import Params
+from cl.config import Params, for_few_images
 from cl.console.progress import Progress
 from cl.data.reader import Reader
 from cl.evaluations import EvaluatedEncoder
@@ -36,14 +36,32 @@ def shards(params: Params, folder: Path, raw: Path | None = None) -> list[Reader
     return [Reader(folder, split) for split in ("train", "val")]
 
 
+def no_weights(params: Params) -> Start:
+    """What a run in this process starts from.
+
+    Raises:
+        ValueError: the parameters name weights, which only DVC's stages load.
+    """
+    if name := next((name for name in ("init", "start_from") if getattr(params, name)), None):
+        raise ValueError(f"{name} is for DVC's stages; here, remove it")
+    return Start()
+
+
 def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]:
     """Pretrain, evaluate and analyze as DVC's stages do; not `transfer` and `baseline`.
 
     Returns:
         The numbers by their names in DVC, and the seconds that pretraining took.
+
+    Raises:
+        ValueError: the parameters do not fit the images, or only DVC's stages can do what they ask for.
     """
+    start = no_weights(params)
+    if params.teacher or any(getattr(each, "seeds", None) for each in params.evaluations.values()):
+        raise ValueError("a teacher, and seeds of an evaluation, are for DVC's stages")
+    params, _ = for_few_images(params, *readers)
     here = machine.find(params.precision, deterministic=params.deterministic)
-    task, optimizer, data = pretraining.prepare(params, here, readers[0], Start())
+    task, optimizer, data = pretraining.prepare(params, here, readers[0], start)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 

@@ -94,6 +94,8 @@ def check(path: Path, study: Study, rows: list[Row]) -> None:
         raise ValueError(f"{path.stem}.csv has rows that name no plan: delete them, to run them again")
     for commit, plan in dict.fromkeys((row.commit, row.plan) for row in rows if row.plan):
         if blob(commit, path) != plan or not git("merge-base", commit, "HEAD").startswith(commit):
+            if git("rev-parse", "--is-shallow-repository") == "true":
+                raise ValueError(f"{path.stem}.csv has rows of older commits: `git fetch --unshallow` first")
             raise ValueError(
                 f"{path.stem}.csv has rows of commit {commit}, which is not an ancestor of HEAD or lacks "
                 f"their plan {plan}: delete them, to run them from a commit that stays in the history"

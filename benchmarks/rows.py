@@ -7,11 +7,11 @@ from pathlib import Path
 from cl.statistics import Estimate, mean_and_sd
 
 
-def read(file: Path, columns: Sequence[str], older: int | None = None) -> list[dict[str, str]]:
+def read(file: Path, columns: Sequence[str], older: Sequence[int] = ()) -> list[dict[str, str]]:
     """Read the rows; an empty list if the file does not exist.
 
     Args:
-        older: the file may have only this many of the first columns.
+        older: the file may have only so many of the first columns.
 
     Raises:
         ValueError: the file has other columns, or an incomplete row.
@@ -20,7 +20,7 @@ def read(file: Path, columns: Sequence[str], older: int | None = None) -> list[d
         return []
     with file.open(newline="") as opened:
         titles, *lines = list(csv.reader(opened)) or [list(columns)]
-    if titles not in (list(columns), list(columns[:older])):
+    if titles not in [list(columns[:number]) for number in (*older, len(columns))]:
         raise ValueError(f"{file}: its first line must be {','.join(columns)}, not {','.join(titles)}")
     for number, line in enumerate(lines, 2):
         if len(line) != len(titles):
@@ -31,8 +31,13 @@ def read(file: Path, columns: Sequence[str], older: int | None = None) -> list[d
 
 
 def append(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Add rows, below the titles in an empty or new file."""
+    """Add rows, below the titles in an empty or new file; rows without the last columns get empty cells."""
     text = file.read_text() if file.exists() else ""
+    titles = text.partition("\n")[0].split(",")
+    if text and len(titles) < len(columns) and titles == list(columns[: len(titles)]):
+        padded = [line + "," * (len(columns) - len(titles)) for line in text.splitlines()[1:]]
+        text = "\n".join([",".join(columns), *padded, ""])
+        file.write_text(text)
     with file.open("a", newline="") as opened:
         if text and not text.endswith("\n"):
             opened.write("\n")

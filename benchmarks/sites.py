@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageFilter
 
-from benchmarks.in_process import shards, silent
+from benchmarks.in_process import no_weights, shards, silent
 from benchmarks.parameters import parameters
 from cl.config import Params, for_few_images
 from cl.data.reader import Reader
@@ -24,7 +24,6 @@ from cl.features.extraction import extract
 from cl.features.scores import knn_accuracy
 from cl.runtime import machine
 from cl.training.loop import train
-from cl.training.start import Start
 from pipeline.support import pretraining
 
 RECIPE = ("recipe=own/small", "dataset=table", "dataset.name=images", "dataset.labels=all")
@@ -84,7 +83,7 @@ def accuracies(params: Params, readers: list[Reader], second: set[str]) -> tuple
     """Train, and classify the validation images by the training images."""
     params, _ = for_few_images(params, *readers)
     here = machine.find("fp32", deterministic=False)
-    task, optimizer, data = pretraining.prepare(params, here, readers[0], Start())
+    task, optimizer, data = pretraining.prepare(params, here, readers[0], no_weights(params))
     train(task, data, params.optim, optimizer, progress=silent())
     backbone = task.method.evaluated[0]
     bank, queries = (extract(backbone, EvalSet(reader, data.transform), here).cpu() for reader in readers)

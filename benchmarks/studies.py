@@ -211,6 +211,7 @@ class Row(NamedTuple):
     arm: or `arm.metric`.
     settings: its fingerprint.
     plan, parameters: see `benchmarks.plans`; empty for rows older than these columns.
+    data: the hash of the images; empty likewise.
     """
 
     arm: str
@@ -221,6 +222,7 @@ class Row(NamedTuple):
     settings: str
     plan: str = ""
     parameters: str = ""
+    data: str = ""
 
 
 class Decision(NamedTuple):
@@ -246,7 +248,9 @@ class Decision(NamedTuple):
         values = list(self.differences.values())
         error = stdev(values) / sqrt(len(values))
         distance = self.comparison.distance(fmean(values))
-        return float(2 * stdtr(len(values) - 1, -distance / error)) if error else 0.0
+        if not error:
+            return 0.0 if distance else 1.0  # equal arms decide nothing
+        return float(2 * stdtr(len(values) - 1, -distance / error))
 
     def seeds_needed(self, level: float = LEVEL) -> int | None:
         """Seeds that decide the claim at `level` with power 0.8, if difference and deviation are those seen.
@@ -256,8 +260,14 @@ class Decision(NamedTuple):
         values = list(self.differences.values())
         if len(values) < 2 or not (deviation := stdev(values)):
             return None
-        effect = self.comparison.distance(fmean(values)) / deviation
-        return next((n for n in range(2, MOST_SEEDS + 1) if power(effect, n, level) >= POWER), None)
+        mean, (low, high) = fmean(values), self.comparison.bounds
+        inside = low < mean < high < inf  # then the interval has to clear both bounds
+        distances = [mean - low, high - mean] if inside else [self.comparison.distance(mean)]
+        for seeds in range(2, MOST_SEEDS + 1):
+            missed = sum(1 - power(each / deviation, seeds, level) for each in distances)
+            if 1 - missed >= POWER:
+                return seeds
+        return None
 
 
 def power(effect: float, seeds: int, level: float = LEVEL) -> float:

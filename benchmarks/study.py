@@ -1,5 +1,7 @@
 """study: the experiments of docs/studies/<name>.yaml, and what they decide."""
 
+import copy
+import json
 import math
 import os
 import shlex
@@ -14,17 +16,17 @@ import click
 from benchmarks import in_process, plans, studies
 from benchmarks.rows import append, read
 from benchmarks.sigterm import exits_on_sigterm
-from benchmarks.studies import Row, Study
+from benchmarks.studies import Row, Study, arm_and_metric
 from cl import config
 from cl.data.reader import Reader
 from cl.runtime.base_config import suggestion
 from cl.runtime.files import exclusive
 from pipeline.composition.compose import compose
 from pipeline.support import command, locations
-from pipeline.support.collect import collect
+from pipeline.support.collect import collect, put_used_values
 
 STUDIES, RESULTS = Path("docs/studies"), Path("docs/results")
-OLDER = Row._fields.index("plan")  # columns of rows from before plans were registered
+OLDER = (Row._fields.index("plan"), Row._fields.index("data"))  # columns of older rows
 
 
 @click.command()
@@ -128,7 +130,25 @@ def record(name: str, study: Study) -> None:
     """Add the experiments that have finished since."""
     known = {(row.arm, row.seed) for row in rows(name, study)}
     if new := _finished(name, study, known):
-        append(RESULTS / f"{name}.csv", Row._fields, new)
+        _append(name, study, new)
+
+
+def _append(name: str, study: Study, new: list[Row]) -> None:
+    """Add rows.
+
+    Raises:
+        ValueError: their images are not those of other arms and seeds that have the same parameters of data.
+    """
+    kinds = {arm: json.dumps(compose(study.overrides(arm, study.seeds[0]))["dataset"]) for arm in study.arms}
+    known: dict[str, Row] = {}
+    for row in (*of_study(study, rows(name, study)), *new):
+        kind = kinds[arm_and_metric(row.arm)[0]]
+        if row.data and (other := known.setdefault(kind, row)).data != row.data:
+            raise ValueError(
+                f"{name}: {row.arm} with seed {row.seed} ran on images {row.data}, {other.arm} with seed "
+                f"{other.seed} on {other.data}: restore the images, or state a new study"
+            )
+    append(RESULTS / f"{name}.csv", Row._fields, new)
 
 
 def of_study(study: Study, found: list[Row]) -> list[Row]:
@@ -150,23 +170,31 @@ def _finished(name: str, study: Study, known: set[tuple[str, int]]) -> list[Row]
         if not wanted or experiment is None:
             continue
         expected = compose(study.overrides(arm, seed))
-        del expected["overrides"]  # `collect` leaves them out
-        if experiment.params != expected:
+        fitted = copy.deepcopy(expected)
+        del fitted["overrides"]  # `collect` leaves them out
+        put_used_values(fitted, experiment.provenance)
+        if experiment.params != fitted:
             raise ValueError(
                 f"experiment {experiment.name} was run with parameters that differ from the study's; "
                 f"`dvc exp remove {experiment.name}`, then run this command again"
             )
         made = experiment.provenance.get("pretrain", {})
-        for metric in (study.quantities[quantity][1] for quantity in wanted):
-            if not math.isfinite(experiment.metrics.get(metric, math.nan)) or not made:
-                reasons = experiment.problems or ["its results are " + ", ".join(sorted(experiment.metrics))]
-                raise ValueError(
-                    f"experiment {experiment.name} has no usable {metric} of a pretrained encoder: "
-                    f"{'; '.join(reasons)}; `dvc exp remove {experiment.name}`, then run this command again"
-                )
+        if not made or (metric := _unusable(study, wanted, experiment.metrics)):
+            reasons = experiment.problems or ["its results are " + ", ".join(sorted(experiment.metrics))]
+            what = f"no usable {metric if made else 'results'} of a pretrained encoder: {'; '.join(reasons)}"
+            raise ValueError(
+                f"experiment {experiment.name} has {what}; `dvc exp remove {experiment.name}`, then run this "
+                "command again"
+            )
         plan = plans.of_run(STUDIES / f"{name}.yaml", made, experiment.name)
-        found += _rows(study, wanted, seed, experiment.metrics, made["seconds"], plan, expected)
+        found += _rows(study, wanted, seed, experiment.metrics, made, plan, expected)
     return found
+
+
+def _unusable(study: Study, quantities: list[str], metrics: Mapping[str, float]) -> str | None:
+    """The first metric of these quantities that is missing or not finite."""
+    wanted = (study.quantities[each][1] for each in quantities)
+    return next((metric for metric in wanted if not math.isfinite(metrics.get(metric, math.nan))), None)
 
 
 def _rows(
@@ -174,14 +202,15 @@ def _rows(
     quantities: list[str],
     seed: int,
     metrics: Mapping[str, float],
-    seconds: float,
+    made: Mapping[str, Any],
     plan: plans.Plan,
     composed: dict[str, Any],
 ) -> list[Row]:
-    """Of a finished run."""
-    end = plan.blob, plans.parameters_hash(composed)
+    """Of a finished run; `made`: the seconds that pretraining took, and the hash of the images."""
+    seconds, data = round(made["seconds"]), made["data_manifest_sha256"][: plans.DIGITS]
+    end = plan.blob, plans.parameters_hash(composed), data
     return [
-        Row(each, seed, metrics[metric], round(seconds), plan.commit, study.fingerprint(each), *end)
+        Row(each, seed, metrics[metric], seconds, plan.commit, study.fingerprint(each), *end)
         for each, metric in ((each, study.quantities[each][1]) for each in quantities)
     ]
 
@@ -191,17 +220,22 @@ def _in_process(name: str, study: Study, missing: list[tuple[str, int]]) -> None
     path = STUDIES / f"{name}.yaml"
     plan = plans.registered(path)
     with tempfile.TemporaryDirectory() as folder:
-        prepared: dict[str, list[Reader]] = {}
+        prepared: dict[str, tuple[list[Reader], str]] = {}
         for arm, seed in missing:
             plans.registered(path, plan.commit)
             composed = compose(study.overrides(arm, seed))
             params = config.check(composed)
             data = params.dataset.model_dump_json()
             if data not in prepared:
-                prepared[data] = in_process.shards(params, Path(folder) / str(len(prepared)))
-            metrics, seconds = in_process.run(params, prepared[data])
-            new = _rows(study, study.of(arm), seed, metrics, seconds, plan, composed)
-            append(RESULTS / f"{name}.csv", Row._fields, new)
+                place = Path(folder) / str(len(prepared))
+                prepared[data] = in_process.shards(params, place), locations.manifest_hash(place)
+            readers, images = prepared[data]
+            metrics, seconds = in_process.run(params, readers)
+            if metric := _unusable(study, study.of(arm), metrics):
+                found = ", ".join(sorted(metrics))
+                raise ValueError(f"{arm} with seed {seed} has no usable {metric}; its results are {found}")
+            made = {"seconds": seconds, "data_manifest_sha256": images}
+            _append(name, study, _rows(study, study.of(arm), seed, metrics, made, plan, composed))
 
 
 def _check_may_run(name: str, study: Study, missing: list[tuple[str, int]]) -> None:

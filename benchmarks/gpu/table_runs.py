@@ -34,6 +34,9 @@ from pipeline.support import provenance
 GRACE, SHARE = 30.0, 0.2  # for the last checkpoint: seconds, but at most this share of the time
 CUT = os.EX_TEMPFAIL
 STAGES = ("prepare", "weights", "pretrain", "evaluate")
+MADE_WITH = (
+    "made_with.txt"  # a line for each command that worked on a run, perhaps with another card or commit
+)
 # Stages are forked from a process that has imported them but not started CUDA.
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload([f"pipeline.{stage}" for stage in STAGES])
@@ -106,6 +109,9 @@ def _step(run: Run, commit: str | None) -> Result:
 def _stages(run: Run, commit: str | None) -> Result | None:
     """Prepare, train and evaluate; None if the time was over before."""
     composed = _set_up(run)
+    with (run.folder / MADE_WITH).open("a") as file:
+        precision = machine.find(composed["precision"], deterministic=False).precision
+        file.write(f"{_made_with(precision, commit)}\n")
     data = run.state / f"data-{_hash(composed['dataset'])}"
     link, shards = run.folder / "data", data / "shards"
     link.unlink(missing_ok=True)
@@ -119,7 +125,7 @@ def _stages(run: Run, commit: str | None) -> Result | None:
         done = (run.folder / "results" / "/".join(words)).with_suffix(".json").exists()
         if not done and not _stage(run, *words):
             return None
-    return _result(run, commit)
+    return _result(run)
 
 
 def _set_up(run: Run) -> dict[str, Any]:
@@ -169,19 +175,21 @@ def _enter(folder: Path, words: tuple[str, ...], environment: dict[str, str]) ->
     import_module(f"pipeline.{words[0]}").main(words[1:])
 
 
-def _result(run: Run, commit: str | None) -> Result:
+def _result(run: Run) -> Result:
+    """Of finished stages, and what all commands that ran them were made with."""
     results = run.folder / "results"
     made = json.loads((results / "pretrain.provenance.json").read_text())
     with (results / "pretrain/epochs.csv").open() as file:
         rate = float(list(csv.DictReader(file))[-1]["images_per_second"])
-    value, images = rate, None
+    value, images = (rate, None) if run.row.measure == "images_per_second" else (None, None)
     for path in results.glob("evaluate/*.provenance.json"):
         for number in json.loads(path.read_text())["measurements"]:
             if (each := Measurement(**number)).name == run.row.measure:
                 value, images = each.mean, each.images
-    return Result(
-        run.name, run.seed, value, images, made["seconds"], rate, _made_with(made["precision"], commit)
-    )
+    if value is None:
+        raise ValueError(f"{run.folder} has no {run.row.measure}")
+    made_with = "; ".join(dict.fromkeys((run.folder / MADE_WITH).read_text().splitlines()))
+    return Result(run.name, run.seed, value, images, made["seconds"], rate, made_with)
 
 
 def _made_with(precision: str, commit: str | None) -> str:

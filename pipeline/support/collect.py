@@ -138,11 +138,11 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], read: ResultFiles
             experiment.epochs.extend(read.table(result, "epochs.csv"))
         if result.startswith("analyze/"):
             experiment.charts[result.removeprefix("analyze/")] = read.charts(result)
-    _put_used_values(params, experiment.provenance)
+    put_used_values(params, experiment.provenance)
     return experiment
 
 
-def _put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any]]) -> None:
+def put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any]]) -> None:
     """Replace parameters that were changed for few images by those that the results record."""
     pretraining = provenance.get("pretrain", {})
     for name in ("batch_size", "epochs"):

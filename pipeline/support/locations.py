@@ -149,6 +149,6 @@ def number_from_environment(variable: str, default: int, unit: str) -> float:
     return float(text)
 
 
-def manifest_hash() -> str:
+def manifest_hash(shards: Path = SHARDS) -> str:
     """A hash of all images that `reader` reads."""
-    return hashlib.sha256(manifest(SHARDS)).hexdigest()
+    return hashlib.sha256(manifest(shards)).hexdigest()

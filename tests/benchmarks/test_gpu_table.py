@@ -1,6 +1,7 @@
 """The table of printed numbers on a GPU: its rows compose, and a run that is cut off continues exactly."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -37,8 +38,8 @@ def test_its_stages_make_all_that_they_read() -> None:
         assert {made[file] for file in stages[stage]["deps"] if file in made} <= {*table_runs.STAGES}
 
 
-def measure(state: Path, seconds: float = 600.0) -> None:
-    table_runs.measure(REHEARSAL, (), time.monotonic() + seconds, state, state / "to", None)
+def measure(state: Path, seconds: float = 600.0, commit: str = "first") -> None:
+    table_runs.measure(REHEARSAL, (), time.monotonic() + seconds, state, state / "to", commit)
 
 
 def stop_once_saved(state: Path) -> None:
@@ -60,10 +61,12 @@ def test_a_run_that_is_cut_off_gives_the_row_of_an_uncut_one(tmp_path: Path, mon
         assert stopped.value.code == code
         assert newest_step(cut)
         assert not table_page.read(cut / "to")
-    measure(cut)
+    measure(cut, commit="second")
     measure(whole)
     results = [table_page.read(state / "to") for state in (whole, cut)]
     assert results[0][0].value == results[1][0].value
+    assert [each[0].made_with.count("; ") for each in results] == [0, 1]
+    assert re.search("first.*; .*second", results[1][0].made_with)
     weights, others = (load_file(state / BACKBONE) for state in (whole, cut))
     assert all(torch.equal(weights[name], others[name]) for name in weights)
 

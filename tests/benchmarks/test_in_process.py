@@ -37,3 +37,23 @@ def test_a_run_has_the_numbers_of_the_stages(shard_folder: Path, tmp_path: Path,
         "gradient_norm_bound_ratio",
     }
     assert metrics["gradient_norm_plain_ratio"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["init=torchvision:resnet18"], "init is for DVC's stages; here, remove it"),
+        (
+            ["method=distill", "loss=cosine", "teacher=torchvision:resnet18"],
+            "a teacher, and seeds of an evaluation, are",
+        ),
+        (
+            ["evaluation=[linear]", "evaluations.linear.seeds=[0,1]"],
+            "a teacher, and seeds of an evaluation, are",
+        ),
+    ],
+)
+def test_what_only_stages_can_do_is_refused(overrides, message, shard_folder: Path, tmp_path: Path) -> None:
+    params = config.check(compose(tmp_path, *overrides))
+    with pytest.raises(ValueError, match=message):
+        in_process.run(params, [Reader(shard_folder, split) for split in ("train", "val")])

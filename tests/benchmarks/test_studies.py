@@ -104,6 +104,24 @@ def test_numbers_of_other_metrics_have_names_and_fingerprints_of_their_own() -> 
     assert len(set(prints)) == 6
 
 
+def test_arms_that_do_not_differ_decide_nothing() -> None:
+    """And do not make the correction of the others milder."""
+    same, other = decided(PAIR, a=A, b=A), decided(PAIR, a=(1.0, 1.4, 1.8), b=ZERO)
+    assert (same.p, other.p) == (1.0, pytest.approx(0.0260, abs=1e-3))
+    assert studies.corrected([same, other]) == ["undecided", "undecided"]
+
+
+def test_seeds_for_a_claim_between_bounds_clear_both_of_them() -> None:
+    """A mean of 0 between -1.5 and 1.5, with a deviation of 3."""
+    decision = decided(PAIR | {"within": 1.5}, a=(3.0, -3.0, 0.0), b=ZERO)
+    seeds = decision.seeds_needed()
+    assert seeds is not None
+    samples = np.random.default_rng(0).normal(0, 3, (20_000, seeds))
+    half = stats.t.ppf(0.975, seeds - 1) * samples.std(1, ddof=1) / seeds**0.5
+    decided_rightly = (abs(samples.mean(1)) + half < 1.5).mean()
+    assert 0.79 < decided_rightly < 0.83
+
+
 def test_the_correction_is_holms() -> None:
     """The smallest p is compared with 0.05 / 3, the next with 0.05 / 2; after a failure, none is decided."""
     samples = (1.0, 1.01, 1.02), (1.0, 1.3, 1.6), (1.0, 1.4, 1.8)

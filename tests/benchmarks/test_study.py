@@ -1,5 +1,6 @@
 """The stage of studies: which rows it accepts, and the experiments that it asks DVC for."""
 
+import copy
 import json
 import math
 import os
@@ -26,6 +27,7 @@ STUDIES = sorted(path.stem for path in (ROOT / stage.STUDIES).glob("*.yaml"))
 
 
 git = partial(commands.git, Path())  # here
+DATA = "0123456789"  # the hash of the images
 
 
 def state(**changes: Any) -> str:
@@ -118,6 +120,7 @@ def runs(monkeypatch) -> list[Any]:
     monkeypatch.setattr(stage, "collect", lambda say: [])
     monkeypatch.setattr(stage.in_process, "run", run)
     monkeypatch.setattr(stage.in_process, "shards", lambda params, folder: ["shards"])
+    monkeypatch.setattr(stage.locations, "manifest_hash", lambda folder: DATA)
     return made
 
 
@@ -145,19 +148,19 @@ def test_nothing_runs_without_a_registered_plan(message, results, runs) -> None:
     assert (done.exit_code, runs) == (1, []) and message in done.output and "Traceback" not in done.output
 
 
-PARAMS = {"seed": 0}
+PARAMS = {"seed": 0, "dataset": {}, "optim": {"batch_size": 64}}
 
 
-def made(commit: str, changed: bool) -> dict[str, Any]:
+def made(commit: str, changed: bool = False, **others: Any) -> dict[str, Any]:
     """The provenance of a pretraining."""
     pretrain = {"seconds": 60.4, "commit": commit, "uncommitted_changes": changed}
-    return {"provenance": {"pretrain": pretrain}}
+    return {"provenance": {"pretrain": pretrain | {"data_manifest_sha256": DATA} | others}}
 
 
 def experiment(arm: str, seed: int, **changes: Any) -> Experiment:
     """A finished experiment of the study `name`."""
     head = git("rev-parse", "HEAD").strip()
-    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}} | made(head, False) | changes
+    values = {"params": PARAMS, "metrics": {"knn_top1": 61.0 + seed}} | made(head) | changes
     return Experiment(name=f"name-{arm}-{seed}", revision="", **values)
 
 
@@ -166,7 +169,7 @@ def experiments(monkeypatch) -> list[Experiment]:
     """What DVC is said to know; every override composes to `PARAMS`."""
     known: list[Experiment] = []
     monkeypatch.setattr(stage, "collect", lambda say: known)
-    monkeypatch.setattr(stage, "compose", lambda overrides: PARAMS | {"overrides": overrides})
+    monkeypatch.setattr(stage, "compose", lambda overrides: copy.deepcopy(PARAMS) | {"overrides": overrides})
     return known
 
 
@@ -179,7 +182,17 @@ def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
     stage.record("name", study)
     commit, plan = git("rev-parse", "HEAD", "HEAD:docs/studies/name.yaml").splitlines()
     assert stage.rows("name", study) == [
-        Row(arm, seed, value, 60, commit[:10], study.fingerprint(arm), plan[:10], parameters_hash({}))
+        Row(
+            arm,
+            seed,
+            value,
+            60,
+            commit[:10],
+            study.fingerprint(arm),
+            plan[:10],
+            parameters_hash(PARAMS),
+            DATA,
+        )
         for arm, seed, value in (("a", 0, 61.0), ("b", 1, 62.0))
     ]
     assert len(stage._missing("name", study)) == 7
@@ -188,7 +201,10 @@ def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"params": {"seed": 1}}, "was run with parameters that differ from the study's; `dvc exp remove"),
+        (
+            {"params": PARAMS | {"seed": 1}},
+            "was run with parameters that differ from the study's; `dvc exp remove",
+        ),
         (
             {"metrics": {"linear_top1": 1.0}},
             "no usable knn_top1 .*its results are linear_top1; `dvc exp remove",
@@ -198,7 +214,7 @@ def test_a_finished_experiment_is_recorded_once(results, experiments) -> None:
             {"metrics": {}, "problems": ["evaluate/knn was made with a different seed"]},
             "no usable knn_top1 .*evaluate/knn was made with a different seed",
         ),
-        ({"provenance": {"baseline/random": {}}}, "no usable knn_top1"),
+        ({"provenance": {"baseline/random": {}}}, "no usable results of a pretrained"),
         (made("HEAD", True), "uncommitted changes or without .*`dvc exp remove name-a-0`"),
         (made("0123456789", False), "without docs/studies/name.yaml"),
     ],
@@ -210,6 +226,39 @@ def test_an_experiment_that_cannot_be_recorded_gets_one_sentence(
     with pytest.raises(ValueError, match=message):
         stage.record("name", config.validated(Study, VALUES))
     assert not (results / "name.csv").exists()
+
+
+def test_an_experiment_that_was_fitted_to_few_images_is_the_studys(results, experiments) -> None:
+    fitted = {"params": PARAMS | {"optim": {"batch_size": 8, "epochs": 2}}}
+    head = git("rev-parse", "HEAD").strip()
+    experiments.append(experiment("a", 0, **fitted | made(head, batch_size=8, epochs=2)))
+    study = config.validated(Study, VALUES)
+    stage.record("name", study)
+    assert [row.parameters for row in stage.rows("name", study)] == [parameters_hash(PARAMS)]
+
+
+def test_rows_of_other_images_are_refused(results, experiments) -> None:
+    """Also for another arm, but not for older rows, which do not name theirs."""
+    study, head = config.validated(Study, VALUES), git("rev-parse", "HEAD").strip()
+    add_row(head[:10])
+    file = results / "name.csv"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(line.rpartition(",")[0] for line in lines))
+    experiments.append(experiment("a", 1))
+    stage.record("name", study)
+    assert [row.data for row in stage.rows("name", study)] == ["", DATA]
+    before = file.read_text()
+    experiments.append(experiment("b", 1, **made(head, data_manifest_sha256="f" * 64)))
+    with pytest.raises(ValueError, match=f"b with seed 1 ran on images f{{10}}, a with seed 1 on {DATA}"):
+        stage.record("name", study)
+    assert file.read_text() == before
+
+
+def test_a_short_run_without_the_metric_gets_one_sentence(results, runs) -> None:
+    state(metric="knn_tpo1")
+    done = CliRunner().invoke(stage.main, ["name", "--short"])
+    assert "a with seed 0 has no usable knn_tpo1; its results are knn_top1, npc_mean_32" in done.output
+    assert done.exit_code == 1 and not (results / "name.csv").exists()
 
 
 def test_short_runs_record_all_numbers_of_a_run(results, runs) -> None:
