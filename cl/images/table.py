@@ -228,7 +228,8 @@ def _columns(
     about = [f"{table}: columns {', '.join(used.values())}", *missing]
     if unread:
         about.append(f"ignored: {', '.join(name or repr(name) for name in unread)}")
-    if swallowing := [each for name in unread if (each := _over_lines(parsed.column(name)))]:
+    ignored = (column for name, column in zip(every, parsed.columns, strict=True) if name not in used)
+    if swallowing := list(filter(None, map(_over_lines, ignored))):
         about.append(f"{swallowing[0]!r} is one cell of several lines; if rows are missing, close its quote")
     return found, "; ".join(about), unread
 

@@ -395,11 +395,13 @@ def test_captions_may_have_line_breaks(raw, tmp_path) -> None:
     assert "'a dog a dog" in found.remarks[0]
 
 
-def test_a_quote_that_is_not_closed_is_shown(raw, tmp_path) -> None:
-    rows = ["a/day 0/0.png,val,fine", 'a/day 1/1.png,train,"6 legs', "b/day 0/3.png,train,fine", ""]
-    write(raw, "\n".join(["path,split,note", *rows]))
+@pytest.mark.parametrize("note", ["note", ""])
+def test_a_quote_that_is_not_closed_is_shown(note, raw, tmp_path) -> None:
+    """Also if another column has the same name, or none."""
+    rows = [",a/day 0/0.png,val,fine", ',a/day 1/1.png,train,"6 legs', ",b/day 0/3.png,train,fine", ""]
+    write(raw, "\n".join([f"{note},path,split,{note}", *rows]))
     assert (
-        "'6 legs b/day 0/3.png,train,fine ' is one cell of several"
+        "'6 legs ,b/day 0/3.png,train,fine ' is one cell of several"
         in listed(raw, tmp_path, "dataset.labels=none").remarks[0]
     )
 
