@@ -6,7 +6,7 @@ Spaces around a cell are ignored; a cell in MISSING counts as empty. Rows withou
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os.path import isfile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -177,9 +177,9 @@ def read(
     return Table(rows, [*content], about, unread)
 
 
-def has_columns(table: Path, names: Collection[str]) -> bool:
-    """Whether a table has all of these columns; raises as `read` if it is damaged."""
-    return {*names} <= {*_read_as_text(table, lambda name: True).column_names}
+def columns_in(table: Path) -> list[str]:
+    """The names of a table's columns; raises as `read` if it is damaged."""
+    return list(_read_as_text(table, lambda name: False).column_names)
 
 
 def _columns(

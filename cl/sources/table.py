@@ -19,7 +19,7 @@ from cl.images.folders import images_below, status_of, wrong_suffix
 from cl.images.holdout import held_out, last_of_classes, number_of, share_of_few
 from cl.images.image import UNLABELLED, Splits
 from cl.images.listing import Keys, Listing
-from cl.images.table import ImageRow, Table, alike, has_columns, on_disk, read, similar
+from cl.images.table import ImageRow, Table, alike, column_of, columns_in, on_disk, read, similar
 from cl.runtime.base_config import BaseConfig
 from cl.sources import OwnImages, place
 from cl.sources._shared.values import check_connected, check_values
@@ -78,8 +78,16 @@ class Config(OwnImages):
     def band_columns(self, raw: Path) -> list[str]:
         """The columns with the paths of one file per band; empty if a file has all bands."""
         names = [name for name in self.channels or () if isinstance(name, str)]
-        if self.channels == "all" or not names or not has_columns(self.table_path(raw), names):
+        if self.channels == "all" or not names:
             return []
+        table = self.table_path(raw)
+        columns = columns_in(table)
+        if missing := [name for name in names if name not in columns]:
+            if missing == names or self.columns.path in columns or "path" in map(column_of, columns):
+                return []
+            raise ValueError(
+                f"dataset.channels={missing[0]}, but {table} has the columns {', '.join(columns)}; choose one"
+            )
         if self.unlisted == "unlabelled":
             raise ValueError(
                 "dataset.unlisted=unlabelled finds no images of one file per band; list all images in the "

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 import torch
 from PIL import Image as Picture
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 from cl import config
 from cl.config.rules.data import neighbours
@@ -569,8 +569,14 @@ def write_bands(raw: Path) -> dict[str, np.ndarray]:
     return images
 
 
-def test_a_table_may_have_a_column_of_files_for_each_band(raw, tmp_path) -> None:
+@pytest.mark.parametrize("name", ["images.csv", "images.parquet"])
+def test_a_table_may_have_a_column_of_files_for_each_band(name, raw, tmp_path) -> None:
+    """In Parquet, beside one that is no text."""
     images = write_bands(raw)
+    if name == "images.parquet":
+        content = csv.read_csv(raw / "own/images.csv")
+        parquet.write_table(content.append_column("bbox", [[{"x": 1}] * len(content)]), raw / f"own/{name}")
+        (raw / "own/images.csv").unlink()
     chosen = of_bands(tmp_path, "table", "channels=[gfp,dapi]", "holdout=0.3")
     found = table.splits(chosen, raw)
     writing.write(found, "table", chosen, tmp_path / "shards")
@@ -597,6 +603,16 @@ def test_a_row_without_the_file_of_a_band_is_refused(row, message, raw, tmp_path
     chosen = of_bands(tmp_path, "table", "channels=[dapi,gfp]")
     with pytest.raises(ValueError, match=message):
         table.splits(chosen, raw)
+
+
+def test_a_misspelt_column_of_a_band_is_named(raw, tmp_path) -> None:
+    """But files of all bands may have some with the names of columns."""
+    write_bands(raw)
+    chosen = of_bands(tmp_path, "table", "channels=[dpai,gfp]")
+    with pytest.raises(ValueError, match="channels=dpai, but .* columns dapi, gfp, label; choose one"):
+        chosen.check_present(raw)
+    write(raw, (raw / "own/images.csv").read_text().replace("dapi", "file", 1))
+    assert chosen.band_columns(raw) == []
 
 
 def write_arrays(folder: Path) -> dict[str, np.ndarray]:
