@@ -7,13 +7,13 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from os.path import isfile
+from os.path import exists, isfile
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from cl.console.wording import counted
-from cl.images.folders import SUFFIXES, check_printable, wrong_suffix
+from cl.images.folders import check_printable, is_image_folder, wrong_suffix
 from cl.runtime.stores import is_url
 
 # The columns and their synonyms, without case, plural, spaces and punctuation.
@@ -94,17 +94,18 @@ def with_backslashes(path: str, place: object) -> ValueError:
     return ValueError(f"{place}: the path {path} has backslashes; write {path.replace(chr(92), '/')}")
 
 
-def on_disk(folder: Path, name: str) -> str:
+def on_disk(folder: Path, name: str, suffixes: set[str]) -> str:
     """The name as that of the file: with its suffix, and its accents, which a Mac decomposes.
 
     Raises ValueError if it has no suffix, and several files have its name.
     """
-    suffixes = ["", *sorted(SUFFIXES)] if wrong_suffix(PurePath(name)) else [""]
-    if is_url(folder) or (name.isascii() and len(suffixes) == 1):
+    ends = ["", *sorted(suffixes)] if wrong_suffix(PurePath(name), suffixes) else [""]
+    if is_url(folder) or (name.isascii() and len(ends) == 1):
         return name
     accents = dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name)))
-    forms = (form + end for form in accents for end in suffixes)
-    found = [form for form in forms if isfile(folder / form)]  # noqa: PTH113, refuses no long name
+    forms = (form + end for form in accents for end in ends)
+    # Unlike those of pathlib, these functions refuse no long name.
+    found = [form for form in forms if (exists if is_image_folder(form, suffixes) else isfile)(folder / form)]
     if len({normalize("NFC", form).casefold() for form in found}) > 1 and found[0] != name:
         raise ValueError(
             f"{name} is {PurePath(found[0]).name} or {PurePath(found[1]).name}; write the suffix"

@@ -139,7 +139,7 @@ def splits(config: Config, raw: Path) -> Splits:
     root = config.folder(raw) if everything else table.parent
     content = config.content(raw)
     remarks = [content.about]
-    rows, left_out = _rows(content.rows, table, config.suffixes)
+    rows, left_out = _rows(content.rows, table, root, config.suffixes)
     if everything:
         rows, left_out = _with_unlisted(rows, left_out, root, table, config.suffixes)
     for number, (role, column) in enumerate(config.value_columns.items()):
@@ -166,7 +166,7 @@ def splits(config: Config, raw: Path) -> Splits:
         is_val = row.unit not in kept and held_out(row.unit, share if row.unit in few else config.holdout)
         split = row.split or ("val" if is_val else "train")
         roles = {role: cell or "" for role, cell in zip(config.value_columns, row.others, strict=False)}
-        files = _band_files(row, bands, table)
+        files = _band_files(row, bands, table, config.suffixes)
         status = " ".join(status_of(root / file) for file in files) or None
         listed[split].add(
             row.path, status, labels.get(row.label, UNLABELLED), files, group=row.group or "", **roles
@@ -181,31 +181,31 @@ def splits(config: Config, raw: Path) -> Splits:
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 
 
-def _band_files(row: ImageRow, bands: list[str], table: Path) -> list[str]:
+def _band_files(row: ImageRow, bands: list[str], table: Path, suffixes: set[str]) -> list[str]:
     """The paths of the bands' files, which are the last of the other columns."""
     files = []
     for name, file in zip(bands, row.others[len(row.others) - len(bands) :], strict=True):
         if not file:
             raise ValueError(f"{table}, row {row.number}: {name} is empty; give the file of the band")
-        files.append(_below(file, table, row.number))
+        files.append(_below(table.parent, file, f"{table}, row {row.number}", suffixes))
     return files
 
 
-def _below(path: str, table: Path, number: int) -> str:
-    """The path of a file below the table's folder, as on disk."""
+def _below(root: Path, path: str, place: str, suffixes: set[str]) -> str:
+    """The path of a file below the root, as on disk."""
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-        raise ValueError(
-            f"{table}, row {number}: {path} leads out of the table's folder; give a path below it"
-        )
-    return str(PurePosixPath(on_disk(table.parent, path)))
+        raise ValueError(f"{place}: {path} leads out of {root}; give a path below it")
+    return str(PurePosixPath(on_disk(root, path, suffixes)))
 
 
-def _rows(listed: list[ImageRow], table: Path, suffixes: set[str]) -> tuple[list[ImageRow], Counter[str]]:
+def _rows(
+    listed: list[ImageRow], table: Path, root: Path, suffixes: set[str]
+) -> tuple[list[ImageRow], Counter[str]]:
     """The rows of images, and the counts of other rows by reason."""
     rows, left_out, seen = [], Counter[str](), dict[str, int]()
     for given in listed:
         place = f"{table}, row {given.number}"
-        row = given._replace(path=_below(given.path, table, given.number))
+        row = given._replace(path=_below(root, given.path, place, suffixes))
         if row.path in seen:
             raise ValueError(f"{place}: {row.path} is already in row {seen[row.path]}; remove one")
         seen[row.path] = row.number

@@ -45,10 +45,11 @@ def settings(tmp_path: Path, kind: str, *overrides: str) -> Source:
     return config.check(values).dataset
 
 
-def test_a_table_labels_some_images_of_a_folder(raw, tmp_path) -> None:
+@pytest.mark.parametrize("left_out", ["", ".png"])
+def test_a_table_labels_some_images_of_a_folder(left_out, raw, tmp_path) -> None:
     """It names the labelled ones alone, in columns of any name, and may lie elsewhere."""
     labelled = {f"a/day {n % 3}/{n}.png": "even" if n % 4 else "fourth" for n in range(0, 20, 2)}
-    rows = [f"{path},{label}" for path, label in labelled.items()]
+    rows = [f"{path.removesuffix(left_out)},{label}" for path, label in labelled.items()]
     (tmp_path / "labels.csv").write_text("\n".join(["filename,category", *rows]))
     chosen = ["dataset.table=../../labels.csv", "dataset.holdout=0.3"]
     chosen += ["dataset.columns.path=filename", "dataset.columns.label=category"]
@@ -633,6 +634,17 @@ def write_arrays(folder: Path) -> dict[str, np.ndarray]:
     (folder / "a.zarr/0/0.0.0").write_bytes(images[6].tobytes())
     names = ["one", *(f"stack[{n}]" for n in range(3)), *(f"planes[{n}]" for n in range(2)), "a"]
     return dict(zip(names, images, strict=True))
+
+
+def test_a_name_without_suffix_is_that_of_one_file_of_bands(raw, tmp_path) -> None:
+    write_arrays(raw / "own/c")
+    write(raw, "path,label,split\nc/one,x,train\nc/a,x,val\n")
+    chosen = of_bands(tmp_path, "table")
+    found = table.splits(chosen, raw)
+    assert names([*found.train, *found.val], raw) == {"c/one.npy", "c/a.zarr"}
+    picture_file(raw / "own/c/a.png")
+    with pytest.raises(ValueError, match=r"c/a is a.png or a.zarr; write the suffix"):
+        table.splits(chosen, raw)
 
 
 @pytest.mark.parametrize("kind", ["folder", "unlabelled", "table"])

@@ -85,7 +85,7 @@ def _named(inputs: Sequence[Path], left_out: Counter[str], suffixes: set[str]) -
         else:
             folder = Path() if given.parent == root else given.parent
             for path in _paths(given) if _is_index(given) else [given.name]:
-                name = table.on_disk(root, str(folder / path))
+                name = table.on_disk(root, str(folder / path), suffixes)
                 check_name(name)
                 if reason := wrong_suffix(Path(name), suffixes):
                     left_out[reason] += 1

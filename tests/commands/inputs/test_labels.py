@@ -206,7 +206,8 @@ def test_a_name_without_suffix_is_that_of_one_file(tmp_path) -> None:
         (tmp_path / name).touch()
     labels = Labels(table(tmp_path, "path,label\n1,x\n2,y\n"))
     assert labels.of(["1.jpg"], tmp_path) == labels.of(["1.jpg"], tmp_path) == [(["x"], "")]
-    for ask in (lambda: labels.of(["2.jpg", "2.png"], tmp_path), lambda: on_disk(tmp_path, "2")):
+    both = {".jpg", ".png"}
+    for ask in (lambda: labels.of(["2.jpg", "2.png"], tmp_path), lambda: on_disk(tmp_path, "2", both)):
         with pytest.raises(ValueError, match="2.jpg or 2.png; write the suffix"):
             ask()
 
