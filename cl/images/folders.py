@@ -25,7 +25,7 @@ SUFFIXES = {
 RUN = 100_000  # lines sorted in memory at a time
 SIZED = 10_000  # files whose sizes enter `summary`
 # Files that may change and keep their size.
-PLAIN = (".bmp", ".dcm", ".npy", ".npz", ".pgm", ".ppm", ".tif", ".tiff")
+PLAIN = (".bmp", ".dcm", ".dicom", ".npy", ".npz", ".ozx", ".pgm", ".ppm", ".tif", ".tiff")
 # Characters that XML and HTML forbid, and line breaks.
 UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Folders of thumbnails, deleted files, snapshots and metadata on Synology, QNAP, Windows, macOS and Linux.
@@ -167,8 +167,8 @@ def check_name(path: str) -> None:
 def summary(root: Path) -> str:
     """The number of files below a folder, and a hash of their names and of the sizes of the first SIZED.
 
-    For PLAIN ones, also of their times. On a network, asking for millions would take minutes. Hidden files
-    and system folders do not count. A folder that several links lead to counts once.
+    For PLAIN and OME-Zarr ones, also of their times. On a network, asking for millions would take minutes.
+    Hidden files and system folders do not count. A folder that several links lead to counts once.
     """
     count, digest, seen = 0, hashlib.sha256(), set[str]()
     for folder, folders, files in os.walk(root, followlinks=True):
@@ -180,7 +180,7 @@ def summary(root: Path) -> str:
         for name in sorted(name for name in files if not why_hidden(name)):
             path = f"{folder}/{name}"
             status = status_of(Path(path)) if count < SIZED else "0"
-            if not path.lower().endswith(PLAIN):
+            if not path.lower().endswith(PLAIN) and f"{ZARR}/" not in path.lower():
                 status = status.partition(" ")[0]
             digest.update(f"{path.removeprefix(str(root))}\0{status}\n".encode(errors="surrogateescape"))
             count += 1

@@ -91,13 +91,18 @@ def test_a_change_behind_a_link_is_noticed(root, tmp_path) -> None:
     assert summary(root).startswith("11 files, ")
 
 
-@pytest.mark.parametrize(("name", "is_noticed"), [("a.BMP", True), ("a.jpg", False)])
+@pytest.mark.parametrize(
+    ("name", "is_noticed"),
+    [("a.BMP", True), ("a.dicom", True), ("a.Zarr/c/0", True), ("a.ozx", True), ("a.jpg", False)],
+)
 def test_a_change_that_keeps_the_size_is_noticed_where_it_is_usual(name, is_noticed, root) -> None:
     """A copied folder has other times, so those of compressed images do not count."""
-    (root / "train/cat" / name).write_bytes(b"12")
+    file = root / "train/cat" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"12")
     before = summary(root)
-    (root / "train/cat" / name).write_bytes(b"21")
-    os.utime(root / "train/cat" / name, (1, 1))
+    file.write_bytes(b"21")
+    os.utime(file, (1, 1))
     assert (summary(root) != before) == is_noticed
 
 
