@@ -112,10 +112,10 @@ def _remarks(
     if several := sum(split.several_frames for split in manifest.splits.values()):
         yield f"{counted(several, 'files')} with several frames or pages: only the first is used"
     if flat := sum(split.flat for split in manifest.splits.values()):
+        shown = counted(flat, "tiles" if dataset.tile else "images")
         yield (
-            f"{counted(flat, 'images')} of more than 8 bits show nothing between the black and white "
-            f"levels {dict(manifest.levels)}: check dataset.percentiles, and whether some values mean "
-            "missing data"
+            f"{shown} of more than 8 bits show nothing between the black and white levels "
+            f"{dict(manifest.levels)}: check dataset.percentiles, and whether some values mean missing data"
         )
     train, wanted = manifest.splits["train"], CORES * command.gpus()
     kilobytes = sum(shard.bytes for shard in train.shards) / max(train.images, 1) / 1000

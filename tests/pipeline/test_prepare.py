@@ -266,3 +266,12 @@ def test_smaller_files_are_advised_where_cores_cannot_feed_the_gpus(
     dataset = dataset.model_copy(update={"shrink": shrink})
     said = prepare._remarks(Splits([], [], []), {}, manifest, dataset)
     assert ["shrink=256" in sentence for sentence in said] == [True] * advised
+
+
+@pytest.mark.parametrize(("tile", "counted"), [(None, "3 images of more"), (64, "3 tiles of more")])
+def test_images_without_contrast_are_counted(tile, counted) -> None:
+    dataset = parameters("dataset=folder", "dataset.name=own").dataset.model_copy(update={"tile": tile})
+    split = Split(images=9, shards=[], reencoded=0, turned=0, flat=3, skipped={})
+    manifest = Manifest(kind="", storage={}, classes=[], classes_sha256="", splits={"train": split})
+    (said,) = prepare._remarks(Splits([], [], []), {}, manifest, dataset)
+    assert said.startswith(counted)
