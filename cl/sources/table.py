@@ -114,8 +114,9 @@ class Config(OwnImages):
             columns["path"] = bands[0]
             others |= {f"dataset.channels={name}": name for name in bands}
         content = read(table, columns, "-S dataset.columns.{}", others)
-        if "group" not in content.columns and self.positive not in (None, "label", self.columns.label):
-            content = content._replace(rows=[row._replace(group=row.others[0]) for row in content.rows])
+        rows, grouped = content.rows, "group" in content.columns
+        if self.positive and not grouped and any(row.others[0] != row.label for row in rows):
+            content = content._replace(rows=[row._replace(group=row.others[0]) for row in rows])
         if self.labels != "none" and "label" not in content.columns:
             raise ValueError(
                 f"{content.about}; name the column of labels with -S dataset.columns.label=..., or choose "
@@ -173,10 +174,11 @@ def splits(config: Config, raw: Path) -> Splits:
         )
     if not all(listed.values()):
         reasons = "".join(f"; left out {counted(n, 'rows')} {reason}" for reason, n in left_out.items())
+        number = len({row.group for row in rows if row.group})
+        groups = f" in {counted(number, 'groups')}" if number else ""
         raise ValueError(
-            f"{table} gives {len(listed['train'])} training and {len(listed['val'])} validation images, "
-            "expected at least one of each; change dataset.holdout, or add a column split"
-            f"{reasons}"
+            f"{table} gives {len(listed['train'])} training and {len(listed['val'])} validation images"
+            f"{groups}, expected at least one of each; change dataset.holdout, or add a column split{reasons}"
         )
     return Splits(classes, listed["train"], listed["val"], left_out, remarks)
 

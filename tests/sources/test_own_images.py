@@ -136,11 +136,12 @@ def test_columns_of_values_reach_the_reader(raw, tmp_path) -> None:
             assert (group == known) == (n // 8 == m // 8)
 
 
-def test_labels_as_positives_do_not_make_a_class_one_independent_image(raw, tmp_path) -> None:
+@pytest.mark.parametrize(("column", "name"), [("label", "label"), ("class", "class"), ("class", "label")])
+def test_labels_as_positives_do_not_make_a_class_one_independent_image(column, name, raw, tmp_path) -> None:
     """Images of a class are never negatives, but no groups, by which results are judged."""
-    write_columns(raw, {"label": [n % 5 for n in range(40)]})
+    write_columns(raw, {column: [n % 5 for n in range(40)]})
     write_shards(
-        listed(raw, tmp_path, "dataset.labels=all", "dataset.positive=label"), tmp_path / "shards", 20
+        listed(raw, tmp_path, "dataset.labels=all", f"dataset.positive={name}"), tmp_path / "shards", 20
     )
     train, val = (Reader(tmp_path / "shards", split) for split in ("train", "val"))
     assert train.groups is val.groups is None
@@ -441,6 +442,7 @@ def test_files_without_an_image_suffix_are_counted(raw, tmp_path) -> None:
         ("path,label\na.png\n", "images.csv cannot be read as a table: CSV parse error"),
         ("", "images.csv cannot be read as a table: Empty CSV file"),
         ("path,split\na.png,train\n", "gives 1 training and 0 validation images, expected"),
+        ("path,source\na.png,x\nb.png,x\n", "gives 2 .* 0 validation images in 1 group, expected"),
         ("path,label,label\na.png,cat,dog\n", "the columns label and label for one label; remove or rename"),
         ("path,class,Label\na.png,cat,dog\n", "the columns class and Label for one label; remove or rename"),
         ("path,kind\na.png,cat\n", "ignored: kind; name .* dataset.columns.label=.*dataset.labels=none"),
