@@ -34,7 +34,7 @@ def test_the_store_has_the_shards_and_the_folder_the_rest(tmp_path, place) -> No
     splits = class_folders(tree(tmp_path / "own", 6))
     local, remote = tmp_path / "local", tmp_path / "remote"
     write_shards(splits, local, 5)
-    manifest = write_shards(splits, remote, 5, store=place, workers=2)
+    manifest = write_shards(splits, remote, 5, store=f"{place}/", workers=2)
     files, others = digest(local), digest(remote)
     shards = {name for name in files if name.endswith(".tar")}
     assert files.keys() ^ others.keys() == shards
