@@ -38,7 +38,7 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """Trustworthiness of the map in percent (Venna and Kaski 2001): are its neighbours close in features?"""
     from sklearn.manifold import TSNE, trustworthiness  # slow to import
 
-    positions = np.arange(len(context.val))[: config.images]
+    positions = context.val.part(len(context.val), config.images)
     backbone, projector = context.method.evaluated
     encoder = Unit(backbone, [projector])
     images = EvalSet(context.val, context.transform, positions)

@@ -44,18 +44,18 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     blocks = nearest(queries, bank, min(NEAREST, len(bank)))
     found = torch.cat([positions for _, _, positions in blocks])
     if not context.train.manifest.classes:
-        draw(found, spread(len(queries), config.rows), context)
+        draw(found, spread(len(queries), config.rows), images, context)
         return {}
     labels, truth = (labels_of(reader, context.machine.device, most) for reader, most in parts)
     same = labels[found] == truth[:, None]
     first_of_class = torch.from_numpy(np.unique(truth.cpu().numpy(), return_index=True)[1])
-    draw(found, first_of_class[spread(len(first_of_class), config.rows)], context)
+    draw(found, first_of_class[spread(len(first_of_class), config.rows)], images, context)
     return {"same_class": 100 * float(same.float().mean())}
 
 
-def draw(found: Tensor, shown: Tensor, context: AnalysisContext) -> None:
+def draw(found: Tensor, shown: Tensor, images: list[EvalSet], context: AnalysisContext) -> None:
     """Write `pictures/`: the images of the rows `shown` of `found` (N, k), each with its k neighbours."""
-    bank, queries = context.train.evaluated(int(found.max()) + 1), context.val.evaluated(len(found))
+    bank, queries = (each.positions for each in images)
     rows = []
     for row in shown.tolist():
         query = int(queries[row])

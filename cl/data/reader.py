@@ -113,13 +113,22 @@ class Reader:
         return np.flatnonzero(self.index["label"] >= 0)
 
     def evaluated(self, most: int | None = None) -> np.ndarray:
-        """The positions of the first `most` labelled images, or images of data without labels; None: all.
+        """The positions of at most `most` labelled images, or images of data without labels; None: all."""
+        if not self.manifest.classes:
+            return self.part(len(self), most)
+        labelled = self.labelled
+        return labelled[self.part(len(labelled), most)]
 
-        Shards are shuffled, so any part is a random sample.
+    def part(self, images: int, most: int | None = None) -> np.ndarray:
+        """(m,) int64, ascending: the places in a list of `images` of a random sample of at most `most`.
+
+        Shards are shuffled, so these are the first, unless tiles of one image lie beside each other.
         """
-        if self.manifest.classes:
-            return self.labelled[:most]
-        return np.arange(len(self) if most is None else min(most, len(self)))
+        count = images if most is None else min(most, images)
+        if not self.manifest.storage.get("tile"):
+            return np.arange(count)
+        rng = np.random.Generator(np.random.Philox(key=images))
+        return np.sort(rng.choice(images, count, replace=False))
 
     def read(self, position: int) -> memoryview:
         """The stored bytes of an image: a file, or pixels."""

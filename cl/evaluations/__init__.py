@@ -200,5 +200,5 @@ def write_pictures(folder: Path, rows: Iterable[tuple[str, list[Captioned]]]) ->
 
 
 def labels_of(reader: Reader, device: torch.device, most: int | None = None) -> Tensor:
-    """(n,) int64: the labels of the labelled images, or of the first `most`, in the order of the index."""
-    return torch.from_numpy(reader.labels(reader.labelled[:most])).to(device)
+    """(n,) int64: the labels of the labelled images, or of `most` as in `Reader.evaluated`."""
+    return torch.from_numpy(reader.labels(reader.evaluated(most))).to(device)

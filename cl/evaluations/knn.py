@@ -22,7 +22,7 @@ class Config(EvaluationConfig):
     """`k` neighbours vote with weight exp(cosine / temperature).
 
     grid_k: additional values, evaluated in the same pass and written to `grid.csv`.
-    bank: number of training images that vote, the first of the shuffled index; null: all.
+    bank: number of training images that vote, a random sample; null: all.
     half: store the bank in float16.
     """
 
@@ -77,6 +77,6 @@ def _features(config: Config, context: EvaluationContext) -> Iterator[tuple[str,
     train, val, transform = context.train, context.val, context.transform
     for names, encoder in context.encoder.passes():
         extract = partial(extract_all, encoder, machine=context.machine, count=context.progress.count)
-        banks = extract(EvalSet(train, transform, train.labelled[: config.bank]), dtype=bank_type)
+        banks = extract(EvalSet(train, transform, train.evaluated(config.bank)), dtype=bank_type)
         queries = extract(EvalSet(val, transform, val.labelled))
         yield from zip(names, banks, queries, strict=True)

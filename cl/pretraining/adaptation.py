@@ -103,7 +103,7 @@ class Adaptation:
         several = len(np.unique(train.labels(train.labelled))) > 1
         self.here, self.labelled = here, several and len(val.labelled) > 0
         both = (train, val)
-        some = [r.labelled[:MOST] if self.labelled else np.arange(len(r))[:UNLABELLED] for r in both]
+        some = [r.evaluated(MOST) if self.labelled else r.part(len(r), UNLABELLED) for r in both]
         self.sets = [EvalSet(reader, transform, at) for reader, at in zip(both, some, strict=True)]
         self.start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
         self.before = self._features(backbone)

@@ -108,10 +108,13 @@ def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params,
     assert neighbours.analyze(settings, context) == expected
 
 
-@pytest.mark.parametrize(("bank", "queries"), [(None, None), (70, 40)])
-def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params, bank, queries) -> None:
+@pytest.mark.parametrize(("bank", "queries", "tile"), [(None, None, None), (70, 40, None), (70, 40, 64)])
+def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params, bank, queries, tile) -> None:
     """As by a loop over the mean colours; the picture shows exactly these images."""
     context = analysed(params, backbone=Colour())
+    for reader in (context.train, context.val):
+        reader.manifest.storage["tile"] = tile
+    known, asked = context.train.evaluated(bank), context.val.evaluated(queries)
     metrics = neighbours.analyze(
         neighbours.Config(kind="neighbours", rows=4, bank=bank, queries=queries), context
     )
@@ -124,17 +127,17 @@ def test_neighbours_of_the_same_colour_are_counted_and_shown(analysed, params, b
         x = (np.stack(pixels).mean((1, 2)) / 255 - mean) / std
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
-    nearest = np.argsort(-(colours(context.val)[:queries] @ colours(context.train)[:bank].T), axis=1)[:, :8]
-    same = context.train.labels()[nearest] == context.val.labels()[:queries, None]
+    nearest = np.argsort(-(colours(context.val)[asked] @ colours(context.train)[known].T), axis=1)[:, :8]
+    same = context.train.labels(known)[nearest] == context.val.labels(asked)[:, None]
     assert metrics["same_class"] == pytest.approx(100 * same.mean(), abs=1.0)
-    first = int((context.val.labels() == 0).argmax())
+    first = int((context.val.labels(asked) == 0).argmax())
     lines = read_csv(context.out / "pictures/pictures.csv")
     names = context.train.manifest.classes
     assert len(lines) == 4 * (1 + 8)
-    best = int(nearest[first, 0])
+    best = known[nearest[first, 0]]
     mark = "right" if same[first, 0] else "wrong"
     for line, reader, position, expected in (
-        (lines[0], context.val, first, ""),
+        (lines[0], context.val, asked[first], ""),
         (lines[1], context.train, best, mark),
     ):
         assert (line["row"], line["title"], line["mark"]) == ("0", names[0], expected)

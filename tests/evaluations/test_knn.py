@@ -26,8 +26,11 @@ def by_pixels(
         for r in (context.train, context.val)
     )
     labels, truth = (torch.from_numpy(reader.labels()) for reader in (context.train, context.val))
-    values, positions = (queries @ bank[:most].T).topk(k)
-    votes = torch.zeros(len(queries), 20).scatter_add_(1, labels[positions], (values / temperature).exp())
+    voting = context.train.evaluated(most)
+    values, positions = (queries @ bank[voting].T).topk(k)
+    votes = torch.zeros(len(queries), 20).scatter_add_(
+        1, labels[voting][positions], (values / temperature).exp()
+    )
     return 100 * float((votes.argmax(1) == truth).float().mean())
 
 
@@ -54,7 +57,9 @@ def test_a_grid_equals_its_points_evaluated_alone(context) -> None:
         assert float(row["top1"]) == pytest.approx(by_pixels(context, int(row["k"])), abs=0.01)
 
 
-def test_a_part_of_the_training_images_votes(context) -> None:
+@pytest.mark.parametrize("tile", [None, 64])
+def test_a_part_of_the_training_images_votes(tile, context) -> None:
+    context.train.manifest.storage["tile"] = tile
     metrics = knn.evaluate(config(bank=30), context)
     assert metrics["pixels"]["top1"] == pytest.approx(by_pixels(context, most=30))
     assert metrics["pixels"]["top1"] != pytest.approx(by_pixels(context))

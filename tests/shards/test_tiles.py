@@ -50,6 +50,19 @@ def test_tiles_cover_the_image_in_an_even_grid(tmp_path, tile, encode) -> None:
     assert len(found) == (1 if whole else int(np.ceil(130 / tile) * np.ceil(70 / tile)))
 
 
+def test_a_part_of_the_tiles_is_of_many_images(tmp_path) -> None:
+    """The whole part is that of all tiles; without tiles, the first images are a random sample."""
+    files = {f"{number}.png": FILE for number in range(8)}
+    cut = stored(tmp_path / "cut", files, tile=33)
+    part = cut.evaluated(16)
+    assert len({cut.keys[position][:1] for position in part}) > 4
+    assert np.array_equal(part, np.unique(part)) and len(part) == 16
+    assert np.array_equal(part, cut.evaluated(16))
+    for reader in (cut, stored(tmp_path / "whole", files)):
+        assert np.array_equal(reader.evaluated(999), np.arange(len(reader)))
+    assert np.array_equal(reader.evaluated(3), np.arange(3))
+
+
 @pytest.mark.parametrize(
     ("form", "orientation"),
     [*(("JPEG", number) for number in range(1, 9)), ("PNG", 6), ("WEBP", 7), ("AVIF", 5), ("TIFF", 8)],
