@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from cl.config import Params
 from cl.config.rules import check_data
+from cl.config.rules.data import without_negatives
 from cl.console.progress import Progress
 from cl.console.wording import counted
 from cl.data.reader import Reader
@@ -161,6 +162,8 @@ def introduction(params: Params, bank: Reader, queries: Reader) -> Iterator[str]
             f"{counted(len(bank), 'images')} are too few to learn from, expected {FEW} or more; "
             "with a ready encoder, `cl embed --encoder torchvision:resnet50` and `cl classify` work at once"
         )
+    if 2 * (alone := without_negatives(params, bank)) > len(bank):
+        yield f"{alone} of {len(bank)} training images have no negatives: groups and values leave none"
     for name, baseline in params.baselines.items():
         if baseline.weights:
             yield (

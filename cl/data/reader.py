@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from cl.data.cache import Cache
 from cl.data.remote import RemoteFiles
@@ -105,6 +107,15 @@ class Reader:
             found[role] = np.where(numbers < 0, -1 - np.arange(len(numbers)), numbers)
         return found
 
+    @cached_property
+    def never_negatives(self) -> np.ndarray | None:
+        """(n,) int64: `Batch.groups` of all images, which a group or a value of `positive` connects."""
+        groups = self.groups
+        # Otherwise, older keys of an image without a value would be its negatives.
+        if groups is None and "within" in self.values:
+            groups = np.full(len(self), -1)
+        return _connected(groups, self.values.get("positive"))
+
     @property
     def labelled(self) -> np.ndarray:
         """(m,) int64: the positions of the labelled images, ascending."""
@@ -187,6 +198,19 @@ def _rows(path: Path) -> np.ndarray:
         return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
     except Exception as error:  # NumPy may raise anything on damaged bytes
         raise ValueError(f"{path} is damaged: {AGAIN}") from error
+
+
+def _connected(groups: np.ndarray | None, positive: np.ndarray | None) -> np.ndarray | None:
+    """(n,) int64: equal numbers for images that a group or a value connects; below 0: an image by itself."""
+    if groups is None or positive is None:
+        return positive if groups is None else groups
+    first, both = int(groups.max()) + 1, (groups >= 0) & (positive >= 0)
+    edges = groups[both], first + positive[both]
+    nodes = first + max(int(positive.max()) + 1, 0)  # groups, then values
+    graph = coo_array((np.ones(len(edges[0])), edges), shape=(nodes, nodes))
+    connected = connected_components(graph, directed=False)[1].astype(np.int64)
+    known = np.where(groups >= 0, groups, first + positive)
+    return np.where((groups < 0) & (positive < 0), -1, connected[np.maximum(known, 0)])
 
 
 class LocalFiles:

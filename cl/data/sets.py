@@ -1,12 +1,9 @@
 """Batches of views for training, in the order of `cl.data.order`, and whole splits for evaluation."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from cl.data import augment_bands, ring
@@ -90,18 +87,9 @@ class TrainSet:
         for step, (*images, colour_params) in enumerate(filled, start):
             yield self.batch(step, images, colour_params)
 
-    @cached_property
-    def never_negatives(self) -> np.ndarray | None:
-        """(n,) int64: `Batch.groups` of all images, which a group or a value of `positive` connects."""
-        groups, values = self.reader.groups, self.reader.values
-        # Otherwise, older keys of an image without a value would be its negatives.
-        if groups is None and "within" in values:
-            groups = np.full(len(self.reader), -1)
-        return _connected(groups, values.get("positive"))
-
     def batch(self, step: int, images: list[np.ndarray], colour_params: np.ndarray) -> HostBatch:
         """The batch of a step, from the arrays that `fill` wrote."""
-        positions, groups = self.samples(step)[1], self.never_negatives
+        positions, groups = self.samples(step)[1], self.reader.never_negatives
         values = {role: torch.from_numpy(each[positions]) for role, each in self.reader.values.items()}
         together = self.plan.neighbours.together if self.plan.neighbours else 1
         positive = values["positive"].unflatten(0, (-1, together)) if together > 1 else None
@@ -153,16 +141,3 @@ class EvalSet:
 
 def _channels_first(images: np.ndarray) -> Tensor:
     return torch.from_numpy(images).movedim(-1, 1)
-
-
-def _connected(groups: np.ndarray | None, positive: np.ndarray | None) -> np.ndarray | None:
-    """(n,) int64: equal numbers for images that a group or a value connects; below 0: an image by itself."""
-    if groups is None or positive is None:
-        return positive if groups is None else groups
-    first, both = int(groups.max()) + 1, (groups >= 0) & (positive >= 0)
-    edges = groups[both], first + positive[both]
-    nodes = first + max(int(positive.max()) + 1, 0)  # groups, then values
-    graph = coo_array((np.ones(len(edges[0])), edges), shape=(nodes, nodes))
-    connected = connected_components(graph, directed=False)[1].astype(np.int64)
-    known = np.where(groups >= 0, groups, first + positive)
-    return np.where((groups < 0) & (positive < 0), -1, connected[np.maximum(known, 0)])

@@ -9,7 +9,9 @@ import pytest
 from cl import config
 from cl.commands.jobs import trial
 from cl.config.rules import check_data, data_problems, warnings
+from cl.config.rules.data import without_negatives
 from cl.data.reader import Reader
+from pipeline.pretrain import introduction
 from tests.support.project import compose
 from tests.support.stages import Stage, answers
 
@@ -68,6 +70,29 @@ def test_what_columns_are_not_defined_for_is_refused(choice, message, tmp_path) 
         config.check(compose(tmp_path, *table, choice))
     for fitting in ("loss=jcl", "loss=infonce", "method=moco_v2"):
         config.check(compose(tmp_path, *table, fitting))
+
+
+N = np.arange(120)
+SITES = np.where(N < 10, -1 - N, N % 7)  # as `Reader.values` has images without one
+
+
+@pytest.mark.parametrize(
+    ("groups", "within"),
+    [(0 * N, None), (N % 7, SITES), (N % 7, N // 60), (np.where(N < 40, -1, 3), N // 40), (None, SITES)],
+)
+def test_data_that_leaves_no_image_a_negative_is_refused(groups, within, readers, tmp_path) -> None:
+    """Where only most images have none, that is said; methods without negatives are not concerned."""
+    train = readers[0]
+    train.groups, train.values = groups, {} if within is None else {"within": within}
+    of, values = -1 + 0 * N if groups is None else groups, 0 * N if within is None else within
+    apart = (of[:, None] != of) | ((of < 0) & (N[:, None] != N))
+    alone = int((~(apart & (values[:, None] == values)).any(1)).sum())
+    for method, expected in (("simclr", alone), ("byol", 0), ("swav", 0)):
+        params = config.check(compose(tmp_path, *FITTING, "analysis=[]", f"method={method}"))
+        assert without_negatives(params, train) == expected
+        problems = "; ".join(data_problems(params, *readers))
+        assert ("dataset: groups leave all training images" in problems) == (expected == 120)
+        assert ("have no negatives" in " ".join(introduction(params, *readers))) == (expected > 60)
 
 
 class OneLabelled(Reader):

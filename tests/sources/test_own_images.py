@@ -128,7 +128,7 @@ def test_columns_of_values_reach_the_reader(raw, tmp_path) -> None:
     write_shards(found, tmp_path / "shards", 20)
     reader = Reader(tmp_path / "shards", "train")
     numbers = [int(Path(key.decode()).name) for key in reader.keys]
-    columns = *reader.values.values(), TrainSet(reader, None, [], Plan(len(reader), 8, 0)).never_negatives
+    columns = *reader.values.values(), reader.never_negatives
     for n, bird, site, group in zip(numbers, *columns, strict=True):
         for m, other, place, known in zip(numbers, *columns, strict=True):
             assert (bird == other) == (n == m or (n // 4 == m // 4 and 0 not in (n, m)))

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from cl.config.params import Params, SupervisedTraining
 from cl.data.order import Neighbours, Plan, plan_of
 from cl.data.reader import Reader
@@ -42,6 +44,7 @@ def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1
     order = len(train), params.optim.batch_size, params.seed
     checks: dict[str, Callable[[], Any]] = {
         "optim": lambda: Plan(*order, ranks=processes, neighbours=neighbours(params.dataset, train)),
+        "dataset": lambda: _some_have_negatives(params, train),
         "optim.monitor": lambda: params.optim.monitor.check(train, val),
     }
     for group in ("evaluations", "analyses"):
@@ -56,6 +59,28 @@ def data_problems(params: Params, train: Reader, val: Reader, processes: int = 1
             check()
         except ValueError as error:
             yield f"{place}: {error}"
+
+
+def without_negatives(params: Params, train: Reader) -> int:
+    """How many training images have no negatives; 0 for a loss that needs none of other images."""
+    never, method = train.never_negatives, module_of("methods", params.method.kind).Method
+    if never is None or "contrasts" not in params.loss.needs or not method.negatives_are_images:
+        return 0
+    never = np.where(never < 0, -1 - np.arange(len(never)), never)
+    within = np.unique(train.values.get("within", np.zeros(len(never))), return_inverse=True)[1]
+    least, most = (np.full(len(never), bound) for bound in (never.max(), never.min()))
+    np.minimum.at(least, within, never)
+    np.maximum.at(most, within, never)
+    return int((least == most)[within].sum())
+
+
+def _some_have_negatives(params: Params, train: Reader) -> None:
+    if without_negatives(params, train) == len(train):
+        causes = [f"dataset.{role}={name}" for role, name in params.dataset.value_columns.items()]
+        raise ValueError(
+            f"{' and '.join(['groups', *causes])} leave all training images without negatives; choose other "
+            "columns, or images of more groups (a column such as source is one of groups unless renamed)"
+        )
 
 
 def neighbours(dataset: Source, train: Reader) -> Neighbours | None:
