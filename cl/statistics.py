@@ -105,6 +105,7 @@ def interval(
         return None
     low = high = percent
     if images:
+        images = max(images, 1e-99)  # the square of less would overflow
         z = float(ndtri((1 + level) / 2))
         shrinkage = 1 + z**2 / images
         centre = (percent + 50 * z**2 / images) / shrinkage

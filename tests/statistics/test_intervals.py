@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from cl.statistics import Estimate, Interval, difference, interval
+from cl.statistics import Estimate, Interval, difference, independent, interval
 
 
 @pytest.mark.parametrize("images", [1000, 10_000])
@@ -40,6 +40,13 @@ def test_intervals_stay_between_0_and_100() -> None:
     assert interval(0.0, 50).low == 0
     assert interval(100.0, 50).high == 100
     assert interval(99.0, 50, 3.0, 2).high == 100
+
+
+@pytest.mark.parametrize("sizes", [(99, 1), (200, 1), (610, 5), (3000, 1)])
+def test_one_large_group_beside_a_small_one_says_nothing(sizes) -> None:
+    right = np.arange(sum(sizes)) % 3 == 0
+    images = independent(right.astype(float), np.repeat([0, 1], sizes))
+    assert interval(100 * right.mean(), images) == pytest.approx((0, 100))
 
 
 def test_a_difference_of_independent_numbers_adds_in_quadrature() -> None:
