@@ -195,7 +195,7 @@ def across_values(
     """Whose class kNN and logistic regression find from training images of other values of a column.
 
     By E encoders. The worst value has the lowest mean over images and encoders. Images of a class that no
-    other value has in training do not count.
+    other value has in training do not count, nor do images without a value.
 
     Yields:
         The measure; whether each encoder is right (M, E); which images count (M,), of all values or of the
@@ -203,12 +203,12 @@ def across_values(
     """
     known, values = _cells(table, "--across", name, bank, queries)
     parts, shared = [], np.zeros(len(values), bool)
-    for value in np.unique(values):
-        train, val = known != value, values == value
+    for value in np.unique(values[values != ""]):
+        train, val = (known != value) & (known != ""), values == value
         if len({*bank.labels[train]}) < 2:
             raise ValueError(
-                f"--across {name}: without {value or 'empty cells'}, the training images have fewer than two "
-                "classes; choose another column"
+                f"--across {name}: without {value}, the training images have fewer than two classes; choose "
+                "another column"
             )
         parts.append((train, val))
         shared[val] = np.isin(queries.labels[val], bank.labels[train])
@@ -225,5 +225,5 @@ def across_values(
         right = np.stack([each[measure] for each in found], 1)
         yield f"across {name}: {measure}", right, shared, 1
         of_worst = min(of_values, key=lambda counts: right[counts].mean())
-        title = f"worst {name} ({values[of_worst][0] or 'none'}): {measure}"
+        title = f"worst {name} ({values[of_worst][0]}): {measure}"
         yield title, right, of_worst, len(of_values)

@@ -213,10 +213,11 @@ def test_a_name_without_suffix_is_that_of_one_file(tmp_path) -> None:
 
 
 def test_all_rows_of_an_image_say_what_a_column_says(tmp_path) -> None:
-    text = "path,label,site\n1.jpg,x,\n1.jpg,x,North\n2.jpg,x,north\n"
+    text = "path,label,site\n0.jpg,x,\n1.jpg,x,\n1.jpg,x,North\n2.jpg,x,north\n"
     labels = Labels(table(tmp_path, text), others={"--across": "site"})
     assert labels.cells("--across", ["1.jpg"], [tmp_path / "1.jpg"]) == ["North"]
     assert "'North' and 'north' look alike: they are two values of --across" in labels.remarks()
+    assert "images without a value of --across, which leaves them out: 1" in labels.remarks()
     with pytest.raises(ValueError, match="two rows with different --across for 1.jpg"):
         Labels(table(tmp_path, f"{text}1.jpg,x,South\n"), others={"--across": "site"})
 
