@@ -90,6 +90,8 @@ def test_commands_find_files_and_stacks_of_numbers(file, files, tmp_path) -> Non
     encoder = cl.load(file, device="cpu")
     found = cl.embed(folder, encoder=encoder)
     assert sorted(found.names) == sorted(names)
+    cl.embed(folder, encoder=encoder, to=tmp_path / "a.parquet")
+    assert len(cl.search(tmp_path / "a.parquet", folder / "c.npy", encoder=encoder).queries) == len(names[2:])
     by_name = dict(zip(found.names, torch.from_numpy(found.features), strict=True))
     expected = encoder.embed([arrays[0], *arrays])
     torch.testing.assert_close(torch.stack([by_name[name] for name in names]), expected, rtol=1e-4, atol=1e-4)

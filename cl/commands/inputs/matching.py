@@ -154,4 +154,4 @@ def is_features(path: Path) -> bool:
     if path.suffix == ".csv":
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             return {"name", "0"} <= {*file.readline().replace('"', "").strip().split(",")}
-    return path.suffix == ".npy"
+    return path.suffix == ".npy" and path.with_suffix(".txt").exists()  # otherwise an image of bands
