@@ -120,13 +120,18 @@ def duplicates(
 
 def _calibrated(calibration: Calibration) -> list[str]:
     """Lines about the thresholds, their recall, and their false positives."""
+    thresholds = (
+        f"thresholds: cosine {calibration.cosine:.3f}, agreement of pixels {calibration.agreement:.3f}"
+    )
+    if not calibration.copies:
+        return [f"{thresholds}; the sampled images are equal, so how many copies these find is unknown"]
     recall = ", ".join(
         f"{kind.replace('_', ' ')} {100 * share:.0f} %" for kind, share in calibration.recall.items()
     )
     mean = sum(calibration.recall.values()) / len(calibration.recall)
     share = calibration.false_agreements / max(1, calibration.different)
     return [
-        f"thresholds: cosine {calibration.cosine:.3f}, agreement of pixels {calibration.agreement:.3f}",
+        thresholds,
         f"found {100 * mean:.1f} % of {calibration.copies * len(calibration.recall)} made copies ({recall})",
         f"false positives by the agreement of pixels: {calibration.false_agreements} of "
         f"{calibration.different} pairs of different images, {100 * share:.2g} %",

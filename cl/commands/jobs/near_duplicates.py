@@ -49,7 +49,7 @@ class Calibration:
     cosine: float
     agreement: float
     recall: dict[str, float]  # the share of the other half's copies that are found, by kind of change
-    copies: int  # of the other half, of one kind
+    copies: int  # of the other half, of one kind; none from a single image
     different: int  # pairs with an image of the other half that count as different
     false_agreements: int  # of these, how many reach the threshold of agreement
 
@@ -118,7 +118,8 @@ def calibrate(images: DescribedImages, paths: Sequence[Path], encoder: Encoder, 
 
     pairs = np.stack(np.triu_indices(len(sample), 1), axis=1)
     between = copies.cosines_of(own, pairs)
-    least, usual = float(cosines[::2].min()), float(np.quantile(between, DIFFERENT))
+    least = float(cosines[::2].min())
+    usual = float(np.quantile(between, DIFFERENT)) if len(between) else least
     cosine = min(least, (least + usual) / 2)
     different = pairs[between < max(cosine, usual)]
     others, is_first_half = copies.agreement(images.small[sample], different), (different % 2 == 0).all(1)
@@ -127,7 +128,7 @@ def calibrate(images: DescribedImages, paths: Sequence[Path], encoder: Encoder, 
 
     right = (near & (cosines >= cosine) & (agreements >= agreement))[1::2]
     wrong = others[~is_first_half] >= agreement
-    recall = dict(zip(kinds, right.mean(0).tolist(), strict=True))
+    recall = dict(zip(kinds, (right.sum(0) / max(1, len(right))).tolist(), strict=True))
     return Calibration(cosine, agreement, recall, len(right), len(wrong), int(wrong.sum()))
 
 
