@@ -92,15 +92,20 @@ def classify(
         )
     if used and saved:
         raise ValueError(f"--save {saved} needs --labels: --classifier {used} is saved already")
+    before = None
     if saved and saved.exists():
         try:
-            classifier_file.load(saved)
+            before = classifier_file.load(saved)
         except ValueError as error:
             raise ValueError(
                 f"--save {saved} would overwrite another file than a classifier; choose another path"
             ) from error
     beside = classification.encoder_beside(Path(save)) if finetune and save else None
     tuned = target_of(beside, encoder, suffixes=(classification.FILE,), option="--save")
+    if tuned and tuned.exists() and not (before and before.encoder.get("sha256") == opened(tuned).sha256):
+        raise ValueError(
+            f"--save {saved} would overwrite {tuned}, which is not its encoder; choose another path"
+        )
     known = classifier_file.load(used) if used else None
     labelled = opened_table(table, columns, separator)
     if features:

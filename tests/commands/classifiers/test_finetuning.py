@@ -1,5 +1,6 @@
 """cl classify --finetune: used if it helps, and otherwise without a trace."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,11 +67,12 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     again = classify(images="images", classifier="c.safetensors")
     np.testing.assert_array_equal(again.probabilities[30:], found.probabilities[30:])
     assert (folder / "gray.safetensors").read_bytes() == before
-    options = "--images images --encoder gray.safetensors --labels labels.csv --save d.safetensors"
+    tuned = Path("c-encoder.safetensors").read_bytes()
+    options = "--images images --encoder gray.safetensors --labels labels.csv --save c.safetensors"
     said = run_cl("classify", "--finetune", *options.split()).output
     assert f"{found.finetuning.log_loss[0]:.3f} to {found.finetuning.log_loss[1]:.3f}" in said
-    assert "d-encoder.safetensors" in said
-    assert Path("d-encoder.safetensors").read_bytes() == Path("c-encoder.safetensors").read_bytes()
+    assert "c-encoder.safetensors" in said
+    assert Path("c-encoder.safetensors").read_bytes() == tuned
 
 
 def test_without_a_gain_nothing_changes(folder, monkeypatch) -> None:
@@ -118,10 +120,16 @@ def test_the_heads_of_the_folds_give_the_held_out_probabilities() -> None:
 def test_mistakes_are_told_before_anything_is_embedded(folder) -> None:
     network, encoder = "gray.safetensors", cl.load("gray.safetensors")
     encoder.config = None
+    given = {"labels": "labels.csv", "images": "images"}
+    for name in ("alone", "other"):
+        shutil.copy("colour.safetensors", f"{name}-encoder.safetensors")
+    classify(**given, encoder=network, save="other.safetensors")  # type: ignore[arg-type]
     for options, message in (
         ({"labels": "labels.csv", "features": "f.parquet"}, "--finetune trains on --images with --labels"),
         ({"classifier": "c.safetensors", "images": "images"}, "--finetune trains on --images with --labels"),
-        ({"labels": "labels.csv", "images": "images", "encoder": encoder}, "--finetune cannot record"),
+        (given | {"encoder": encoder}, "--finetune cannot record"),
+        (given | {"save": "alone.safetensors"}, "overwrite alone-encoder.safetensors, which is not its"),
+        (given | {"save": "other.safetensors"}, "overwrite other-encoder.safetensors, which is not its"),
     ):
         with pytest.raises(ValueError, match=message):
             classify(finetune=True, **options)  # type: ignore[arg-type]
