@@ -111,11 +111,12 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
 
 
 def _about(images: Sample) -> str:
-    total = f" of {len(images.listed)}" if len(images.listed) > len(images) + images.unreadable else ""
+    total = f" of {len(images.listed)}" if len(images.listed) > len(images) + len(images.unreadable) else ""
+    first = f" ({images.unreadable[0]})" if images.unreadable else ""
     gray = np.mean([(each == each[..., :1]).all() for each in images.pixels])
     return (
         f"{images.folder}: {counted(len(images), 'images')}{total}, {100 * gray:.0f} % of them gray, median "
-        f"short side {np.median(images.sides):.0f} px; unreadable: {images.unreadable}"
+        f"short side {np.median(images.sides):.0f} px; unreadable: {len(images.unreadable)}{first}"
     )
 
 

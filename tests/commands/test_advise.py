@@ -65,9 +65,12 @@ def test_the_screen_shows_what_the_labels_say_and_the_table_is_written(place, tm
     told = run_cl("advise", folder, *of, "--labels", given).stdout
     assert "12 independent groups" in told and "x.jpg: no such image" in told
     assert {tuple(row.values()) for row in read_csv(to)} == {*rows}
+    (folder / "wren/x.jpg").write_text("no picture")
     told = run_cl("advise", folder, *of).stdout
     for part in (
         "24 images",
+        "unreadable: 1 (",
+        "x.jpg cannot be decoded",
         "2 classes with 12 images,",
         "near copies of others: 0",
         "kNN",
@@ -78,6 +81,7 @@ def test_the_screen_shows_what_the_labels_say_and_the_table_is_written(place, tm
     assert shlex.join([str(folder), "--to", "features.parquet"]) in told
     assert {row["label"] for row in read_csv(to)} == {"robin", "wren"}
     assert all((folder / row["path"]).is_file() for row in read_csv(to))
+    (folder / "wren/x.jpg").unlink()
 
 
 def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monkeypatch) -> None:
@@ -292,6 +296,8 @@ def test_what_is_refused(place, tmp_path) -> None:
         for number in range(count):
             shutil.copy(images[0], tmp_path / folder / f"{number}.jpg")
     (tmp_path / "weights.pth").write_text("no weights")
+    (tmp_path / "deep").mkdir()
+    Picture.fromarray(np.arange(99, dtype=np.uint16)[None] * 600).save(tmp_path / "deep/0.png")
     write_csv(tmp_path / "others.csv", ["path", "label"], [("x.jpg", "wren")])
     encoder = ("--encoder", place / "a.safetensors")
     shutil.copytree(place / "split/train", tmp_path / "splits/train")
@@ -301,6 +307,10 @@ def test_what_is_refused(place, tmp_path) -> None:
         "advise",
         {
             "has 1 image that can be read, of 1": ("one", *encoder),
+            "has 0 images that can be read, of 1, .* deep/0.png cannot be decoded: 16-bit": (
+                "deep",
+                *encoder,
+            ),
             "px gives all images the same features": ("equal", *encoder),
             "not weights": (place / "split", "--encoder", "weights.pth"),
             "not a folder": ("none", *encoder),

@@ -32,7 +32,7 @@ class Sample:
     listed: dict[str, tuple[str, str]]  # the paths from the folder of all its images, with label and group
     has_splits: bool  # the classes are below train/ and val/
     is_val: np.ndarray  # (N,) whether an image is below val/
-    unreadable: int  # others of the sample that cannot be decoded
+    unreadable: list[str]  # why others of the sample cannot be decoded
 
     def __len__(self) -> int:
         return len(self.files)
@@ -61,11 +61,15 @@ def read(folder: Path, table: Labels | None) -> Sample:
     sample = [rows[row] for row in sorted(chosen)]
     with ThreadPoolExecutor(cores()) as pool:
         decoded = [*pool.map(_decoded, (file for file, *_ in sample))]
-    readable = [(*row, *image) for row, image in zip(sample, decoded, strict=True) if image]
+    unreadable = [image for image in decoded if isinstance(image, str)]
+    readable = [
+        (*row, *image) for row, image in zip(sample, decoded, strict=True) if not isinstance(image, str)
+    ]
     if len(readable) < LEAST:
+        remedy = unreadable[0] if unreadable else "use an encoder as it is: `cl embed`"
         raise ValueError(
             f"{folder} has {counted(len(readable), 'images')} that can be read, of {len(sample)}, expected "
-            f"{LEAST} or more to measure anything; use an encoder as it is: `cl embed`"
+            f"{LEAST} or more to measure anything; {remedy}"
         )
     files, labels, groups, pixels, sides = zip(*readable, strict=True)
     return Sample(
@@ -78,18 +82,18 @@ def read(folder: Path, table: Labels | None) -> Sample:
         {str(file.relative_to(folder)): (label, group) for file, label, group in rows},
         has_splits,
         np.array([has_splits and file.is_relative_to(splits[1]) for file in files]),
-        len(sample) - len(readable),
+        unreadable,
     )
 
 
-def _decoded(file: Path) -> tuple[np.ndarray, int] | None:
-    """The image with a short side of at most SHORT_SIDE, and the file's; None if it cannot be decoded."""
+def _decoded(file: Path) -> tuple[np.ndarray, int] | str:
+    """The image with a short side of at most SHORT_SIDE, and the file's; or why it cannot be decoded."""
     try:
         pixels = IMAGENET.decoded(file)
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in UNREACHABLE:
             raise
-        return None
+        return str(error)
     side = min(pixels.shape[:2])
     height, width = (max(1, round(min(1, SHORT_SIDE / side) * length)) for length in pixels.shape[:2])
     return np.asarray(Picture.fromarray(pixels).resize((width, height), Picture.Resampling.BICUBIC)), side
