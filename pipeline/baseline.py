@@ -86,7 +86,7 @@ def on_all_ranks(weights: str, digest: str | None, params: Params) -> tuple[Back
 
 def load_published(name: str, digest: str | None, params: Params) -> tuple[Backbone, Params]:
     """The encoder with these weights, and the parameters with the normalisation that it records."""
-    file, prefix = (name, None) if published.is_name(name) else weight_hashes.file_and_prefix(name)
+    file, prefix = published.file_and_prefix(name)
     if (found := weight_hashes.of_file(name)) and digest not in (None, found):
         raise ValueError(f"{name} has changed since params.yaml was written: run `dvc exp run` again")
     encoder, size = foreign.load(str(file), prefix), params.dataset.crop

@@ -14,7 +14,7 @@ from cl.encoders.encoder import transform_in
 from cl.runtime.tensor_files import licence, save_tensors
 from cl.training import start
 from cl.training.start import Start
-from pipeline.composition.weight_hashes import file_and_prefix, sha256
+from pipeline.composition.weight_hashes import sha256
 from pipeline.support import command, locations, provenance
 
 
@@ -75,7 +75,7 @@ def _checked_file(init: Init, key: str = "init") -> tuple[str, str | None]:
     if init.name.startswith("torchvision:"):  # `published` checks the hash
         return init.name, None
     is_name = published.is_name(init.name)
-    file, prefix = (published.fetch(init.name)[0], None) if is_name else file_and_prefix(init.name)
+    file, prefix = (published.fetch(init.name)[0], None) if is_name else published.file_and_prefix(init.name)
     if not file.is_file():
         raise ValueError(f"{key}={file} does not exist; a temporary copy of the project needs a full path")
     if sha256(file) != init.hash:

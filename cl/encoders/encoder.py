@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cl.data.transform import ImageLike, Transform
 from cl.encoders import foreign
 from cl.encoders._descriptions import first_of
+from cl.encoders.published import file_and_prefix
 from cl.networks.backbones import RGB, Backbone, BackboneConfig
 from cl.networks.batch_norm import is_untrained
 from cl.networks.passes import dense_features
@@ -218,7 +219,8 @@ def _batches(
 
 def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
-    return channels_last(with_transform(foreign.load(file, prefix), file))
+    path, prefix = file_and_prefix(file, prefix)
+    return channels_last(with_transform(foreign.load(str(path), prefix), file))
 
 
 def with_transform(found: foreign.ForeignEncoder, file: str) -> Encoder:

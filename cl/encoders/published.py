@@ -20,7 +20,14 @@ def is_name(name: str) -> bool:
 def check_file(name: str) -> None:
     """Raises ValueError if this names a file that is missing."""
     if not is_name(name):
-        located(name)
+        located(str(file_and_prefix(name)[0]))
+
+
+def file_and_prefix(name: str, prefix: str | None = None) -> tuple[Path, str | None]:
+    """The two of `<file>:<prefix>`, if there is only that file; of other names, the whole and `prefix`."""
+    whole = Path(name).expanduser()
+    file, colon, own = str(whole).rpartition(":")
+    return (Path(file), own) if colon and Path(file).is_file() and not whole.exists() else (whole, prefix)
 
 
 def fetch(name: str) -> tuple[Path, dict[str, str]]:

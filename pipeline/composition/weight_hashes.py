@@ -11,7 +11,7 @@ from dvc.scm import resolve_rev
 from cl.config import parse, read
 from cl.encoders import foreign
 from cl.encoders.encoder import IMAGENET, transform_in
-from cl.encoders.published import fetch, is_name, missing, torchvision_url
+from cl.encoders.published import fetch, file_and_prefix, is_name, missing, torchvision_url
 from cl.networks import backbones
 from cl.networks.backbones import RGB
 from cl.runtime.registry import module_of
@@ -68,13 +68,6 @@ def of_teacher(name: str) -> tuple[str, int]:
     sized = {"size": IMAGENET.crop} if "size" in kind.model_fields else {}
     with torch.device("meta"):
         return digest, backbones.build(kind.model_validate(found["backbone"] | sized)).fc_features
-
-
-def file_and_prefix(name: str) -> tuple[Path, str | None]:
-    """The file and the prefix of `<file>:<prefix>`; None without one."""
-    whole = Path(name).expanduser()
-    file, colon, prefix = str(whole).rpartition(":")
-    return (Path(file), prefix) if colon and not whole.is_file() else (whole, None)
 
 
 def of_file(name: str) -> str | None:

@@ -12,6 +12,7 @@ import torch
 
 import cl
 from cl.commands.inputs import feature_files
+from cl.runtime.tensor_files import save_tensors
 from tests.support.files import write_features
 from tests.support.pictures import picture_file
 from tests.support.resnets import TRANSFORM, WIDTH, save_encoder
@@ -143,6 +144,18 @@ def test_features_record_where_their_encoder_is(searched, tmp_path, monkeypatch)
     encoder.unlink()
     with pytest.raises(ValueError, match=r"models/backbone.safetensors does not exist.*--encoder.* this is "):
         cl.search(to, new / "a.jpg")
+
+
+def test_the_prefix_of_an_encoder_is_recorded_however_it_is_given(searched, tmp_path) -> None:
+    encoder, to, new = tmp_path / "two.safetensors", tmp_path / "new.parquet", searched.folder / "new"
+    tensors = save_encoder(encoder).items()
+    both = {f"{network}.{name}": x.clone() for network in ("one", "two") for name, x in tensors}
+    save_tensors(both, encoder, {"transform": TRANSFORM.model_dump_json()})
+    for given in ([encoder, "--prefix", "two."], [f"{encoder}:two."]):
+        run_cl("embed", new, "--to", to, "--encoder", *given)
+        notes = feature_files.read(to).notes
+        assert (notes["encoder"], notes["prefix"]) == (str(encoder), "two.")
+        assert len(cl.search(to, new / "a.jpg").names) == 2
 
 
 def test_names_agree_however_their_accents_are_encoded(tmp_path) -> None:

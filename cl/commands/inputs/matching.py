@@ -15,7 +15,7 @@ from cl.commands.inputs.feature_files import Features
 from cl.commands.paths import File
 from cl.data.transform import Transform
 from cl.encoders.encoder import IMAGENET, Encoder, opened
-from cl.encoders.published import is_name
+from cl.encoders.published import file_and_prefix, is_name
 
 ROWS = 2**14  # checked at a time
 SMALLEST, LARGEST = 1e-12, 1e16  # of the largest number in a row: cosines are computed in float32
@@ -49,8 +49,8 @@ def origin_of(encoder: File | Encoder, prefix: str | None) -> dict[str, str]:
     """Where an encoder was found, to record with its features; {} if it was loaded already."""
     if isinstance(encoder, Encoder):
         return {}
-    name = fspath(encoder)
-    place = {"encoder": name if is_name(name) else str(Path(name).absolute())}
+    name, prefix = file_and_prefix(fspath(encoder), prefix)
+    place = {"encoder": str(name if is_name(str(name)) else name.absolute())}
     return place | {"prefix": prefix} if prefix else place
 
 
