@@ -1,5 +1,6 @@
 """advise: which encoder to start from, and whether training it on one's own images is worth it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from cl.console.wording import counted
 from cl.features.correctness import check_different, correctness
 from cl.pretraining.adaptation import verdict
 from cl.runtime.tables import write_table
+
+TRIAL_FOLDS = round(1 / HOLDOUT)  # one of them judges a trial
 
 
 def advise(
@@ -86,11 +89,19 @@ def advise(
 
 
 def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[np.ndarray, str]:
-    """Measure the starts; the positions of the labelled images if these judge them, and a sentence."""
-    known = np.flatnonzero(images.labels != "")
+    """Measure the starts; the positions of the labelled images if these judge them, and a sentence.
+
+    A class of one image or group cannot be both learnt and asked for, so it is left out.
+    """
+    pairs = {*zip(images.labels.tolist(), together.tolist(), strict=True)}
+    groups_of = Counter(label for label, _ in pairs if label)
+    several = [label for label, number in groups_of.items() if number > 1]
+    judged = several if len(several) > 1 else [*groups_of]
+    known = np.flatnonzero(np.isin(images.labels, judged))
     labels, groups = images.labels[known], together[known]
     try:
-        folds = starts.folds(labels, groups, heads.FOLDS) if len(known) else []
+        for number in (TRIAL_FOLDS, heads.FOLDS):  # both are possible, or neither is used
+            folds = starts.folds(labels, groups, number) if len(known) else []
         tables = sorted(file for kind in ("*.csv", "*.parquet") for file in images.folder.glob(kind))
         sentence = f"labels: none; is {tables[0]} their table? (--labels)" if tables else "labels: none"
     except ValueError as error:
@@ -107,7 +118,9 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
     if counts.min() < counts.max():
         each = f"{counts.min()} to {each}"
     independent = counted(len(np.unique(groups)), "independent groups")
-    return known, f"labels: {len(counts)} classes with {each}, {independent}"
+    left = len(groups_of) - len(judged)
+    others = f"; classes of one image or group, left out: {left}" if left else ""
+    return known, f"labels: {len(counts)} classes with {each}, {independent}{others}"
 
 
 def _about(images: Sample) -> str:
@@ -151,5 +164,5 @@ def parts(images: Sample, together: np.ndarray, judging: np.ndarray) -> tuple[np
     """
     held = judging[images.is_val[judging]]
     if not len(held):
-        held = judging[starts.folds(images.labels[judging], together[judging], round(1 / HOLDOUT))[0][1]]
+        held = judging[starts.folds(images.labels[judging], together[judging], TRIAL_FOLDS)[0][1]]
     return held, np.flatnonzero(~np.isin(together, together[held]))

@@ -180,6 +180,29 @@ def test_bursts_are_found_among_images_without_a_group(place, tmp_path) -> None:
     assert re.search(r"[56]\d of 59 images are in about \d+ bursts", said)
 
 
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("a class of one image", "2 classes with 8 images, 16 independent groups; .* left out: 1"),
+        ("a group of three classes", "labels cannot judge: .* stay together"),
+    ],
+)
+def test_classes_that_cannot_be_held_out(case, said, place, tmp_path, monkeypatch) -> None:
+    """A group of the only other images of three groups fits into five folds, but not into a trial's three."""
+    monkeypatch.setattr("cl.commands.advise.FEW", 1)
+    images, rows = sorted((place / "my birds (1)").glob("*/*.jpg")), []
+    for number, file in enumerate(images):
+        shutil.copy(file, tmp_path / f"{number}.jpg")
+        rows.append((f"{number}.jpg", "abc"[number // 8], "mixed" if number % 8 > 6 else f"g{number // 8}"))
+    if case == "a class of one image":
+        rows = [(name, label, "") for name, label, _ in rows[:17]]
+    write_csv(tmp_path / "labels.csv", ["path", "label", "group"], rows)
+    given = {"encoders": [place / "a.safetensors"], "labels": tmp_path / "labels.csv", "ungrouped": True}
+    found = cl.advise(tmp_path, **given, minutes=1e-9)
+    assert any(re.search(said, sentence) for sentence in found.about)
+    assert bool(found.trials) == (case == "a class of one image")
+
+
 def test_a_trial_is_judged_by_whole_groups_that_it_does_not_train_on(place) -> None:
     together, judging = np.arange(24) % 12, np.arange(24)
     split = sample.read(place / "split", None)
