@@ -38,7 +38,8 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
     heads, pool, license: as in the description.
     network: our configuration in JSON. It is missing for networks that are recognised by their tensors:
         ResNets, vision transformers with other arguments, and networks that timm does not know by this name.
-    normalisation: mean and standard deviation of RGB in [0, 1], in JSON; if missing, timm's for the name.
+    normalisation: mean and standard deviation of RGB in [0, 1], in JSON; that of the name
+        if the description has no pretrained_cfg.
     stem_padding: our addition to timm's arguments, because the tensors of a ResNet do not show it.
     transformers: the kind of model, if Hugging Face's transformers wrote the description.
 
@@ -70,7 +71,7 @@ def metadata(description: dict[str, Any]) -> dict[str, str]:
         "pool": POOLS.get(arguments.get("global_pool", "")),
         "license": recorded.get("license"),
     }
-    usual = network.pretrained_cfg if network is not None else {}
+    usual = network.pretrained_cfg if network is not None and not recorded else {}
     known = {key: recorded.get(key) or usual.get(key) for key in ("mean", "std")}
     if normalisation := {key: value for key, value in known.items() if value}:
         values["normalisation"] = json.dumps(normalisation)

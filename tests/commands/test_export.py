@@ -20,11 +20,17 @@ def save_small(path: Path) -> None:
     save_encoder(path, stem="small")
 
 
-@pytest.mark.parametrize("format", ["torchvision", "timm"])
-def test_an_export_records_only_what_is_recorded_or_given(format, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("format", "chosen"),
+    [("torchvision", {"stem": "small"}), ("timm", {"stem": "imagenet", "width": 1}), ("timm", None)],
+)
+def test_an_export_records_only_what_is_recorded_or_given(format, chosen, tmp_path) -> None:
+    """For a transformer, whose name in timm has a normalisation of its own, too."""
     path = tmp_path / "encoder.safetensors"
-    chosen = {"stem": "imagenet", "width": 1} if format == "timm" else {"stem": "small"}
-    save_encoder(path, metadata={"network": "{}"}, **chosen)
+    if chosen:
+        save_encoder(path, metadata={"network": "{}"}, **chosen)
+    else:
+        save_file(transformer().state_dict(), path)
     for name, options in (("unknown", {}), ("given", {"resize": 36, "crop": 32})):
         to = tmp_path / (name if format != "torchvision" else f"{name}.safetensors")
         done = cl.export(format, encoder=path, to=to, **options)
