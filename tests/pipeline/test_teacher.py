@@ -25,6 +25,7 @@ from pipeline.support import locations, teacher
 from tests.support.distilling import SETTINGS, saved
 from tests.support.resnets import TRANSFORM
 from tests.support.stages import Stage, answers
+from tests.support.transformers import transformer
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,12 @@ def test_the_teacher_is_used_in_its_own_size_as_a_baseline_and_in_steps(
     assert (params.dataset.resize, params.dataset.crop) == (TRANSFORM.resize, TRANSFORM.crop)
     assert params.dataset.mean == TRANSFORM.mean
     assert not network.training
+
+
+def test_the_cost_of_a_transformer_includes_its_attention(here: Machine) -> None:
+    tokens, width = 1 + 16, 128  # in patches of 8 px
+    block = 12 * tokens * width**2 + 2 * tokens**2 * width
+    assert teacher.cost(transformer(), 32, here)["macs"] == 16 * width * 3 * 8**2 + 2 * block
 
 
 @pytest.mark.parametrize(
