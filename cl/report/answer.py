@@ -45,9 +45,10 @@ def answer(
 def _beside_teacher(
     row: dict[str, Any], titles: dict[str, str], cost: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
-    """Whether the student is close to its teacher, and what both cost."""
+    """Whether the student is close to its teacher, if labels tell, and what both cost."""
+    by_labels = row["lines"][0]["measured"].metric.endswith("top1")
     for name, _, gain in rivals(row, titles):
-        if name == TEACHER and gain.interval:
+        if name == TEACHER and gain.interval and by_labels:
             low, high = gain.interval
             judged = "is" if low >= -CLOSE else "is not" if high < -CLOSE else "may or may not be"
             found = f"{gain.points:+.1f} {gain.interval}"
