@@ -68,7 +68,7 @@ def export(
     loaded = with_transform(found, fspath(encoder))
     loaded.set_size(resize, crop)
     transform, has_size = loaded.transform, loaded.records_size
-    metadata = {"network": found.config.model_dump_json()}
+    metadata = {"network": found.config.model_dump_json(), "license": loaded.licence}
     if has_size:
         metadata["transform"] = transform.model_dump_json()
     if format in ("onnx", TIMM):  # the others take ResNets only, which take any size

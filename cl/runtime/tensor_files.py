@@ -97,9 +97,10 @@ def json_object(text: str, what: str) -> dict[str, Any]:
 
 
 def licence(metadata: dict[str, str]) -> str:
-    """The licence of a file of weights, else of the weights that it started from, else "unknown"."""
-    parents = json.loads(metadata.get("parent", "{}")).get("licence", "unknown")
-    return metadata.get("licence") or metadata.get("license") or str(parents)
+    """The licence of a file of weights, else of its start and its teacher, else "unknown"."""
+    origins = [json.loads(metadata[key]) for key in ("parent", "teacher") if key in metadata]
+    licences = dict.fromkeys(str(origin["licence"]) for origin in origins if "licence" in origin)
+    return metadata.get("licence") or metadata.get("license") or " and ".join(licences) or "unknown"
 
 
 def check_values(tensors: dict[str, Tensor], file: str | Path) -> None:

@@ -25,12 +25,13 @@ def save_small(path: Path) -> None:
     [("torchvision", {"stem": "small"}), ("timm", {"stem": "imagenet", "width": 1}), ("timm", None)],
 )
 def test_an_export_records_only_what_is_recorded_or_given(format, chosen, tmp_path) -> None:
-    """For a transformer, whose name in timm has a normalisation of its own, too."""
+    """For a transformer, whose name in timm has a normalisation of its own, too. Licences are kept."""
     path = tmp_path / "encoder.safetensors"
+    origins = {"parent": '{"licence": "gpl"}', "teacher": '{"licence": "mit"}'}
     if chosen:
-        save_encoder(path, metadata={"network": "{}"}, **chosen)
+        save_encoder(path, metadata={"network": "{}", **origins}, **chosen)
     else:
-        save_file(transformer().state_dict(), path)
+        save_file(transformer().state_dict(), path, origins)
     for name, options in (("unknown", {}), ("given", {"resize": 36, "crop": 32})):
         to = tmp_path / (name if format != "torchvision" else f"{name}.safetensors")
         done = cl.export(format, encoder=path, to=to, **options)
@@ -38,7 +39,7 @@ def test_an_export_records_only_what_is_recorded_or_given(format, chosen, tmp_pa
         written = to if format == "torchvision" else to / "model.safetensors"
         torch.testing.assert_close(load_tensors(written)[0], load_tensors(path)[0], rtol=0, atol=0)
         loaded, normalisation = cl.load(written), foreign.load(str(written)).normalisation
-        assert loaded.records_size == bool(options)
+        assert (loaded.records_size, loaded.licence) == (bool(options), "gpl and mit")
         assert (normalisation is None) == (not options)
         assert not options or (loaded.transform.resize, loaded.transform.crop) == (36, 32)
 
