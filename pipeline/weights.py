@@ -78,7 +78,7 @@ def _checked_file(init: Init, key: str = "init") -> tuple[str, str | None]:
     file, prefix = (published.fetch(init.name)[0], None) if is_name else published.file_and_prefix(init.name)
     if not file.is_file():
         raise ValueError(f"{key}={file} does not exist; a temporary copy of the project needs a full path")
-    if sha256(file) != init.hash:
+    if sha256(file, init.name) != init.hash:
         raise ValueError(f"{key}={file} has changed since params.yaml was composed: compose it again")
     return init.name if is_name else str(file), prefix
 

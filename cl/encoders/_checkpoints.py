@@ -72,8 +72,8 @@ class Converted(NamedTuple):
     doubt: str = ""
 
 
-def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors in a file, with those below `prefix`; its metadata, with timm's config.json beside it."""
+def read(path: Path, prefix: str | None, *, described: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors in a file, with those below `prefix`; its metadata, and timm's beside it if `described`."""
     with path.open("rb") as file:
         head = file.read(512)
     is_pickled = head.startswith((b"PK", b"\x80")) or path.suffix != ".safetensors"
@@ -87,7 +87,7 @@ def read(path: Path, prefix: str | None = None) -> tuple[dict[str, Tensor], dict
     else:
         tensors, metadata = _read_pickled(path, prefix or "")
     metadata = {key: value for key, value in metadata.items() if key not in DESCRIBED}
-    if (description := _description(path)) is None:
+    if (description := _description(path) if described else None) is None:
         description = {"architecture": metadata.get(ARCH), **metadata}
     else:
         metadata.pop(ARCH, None)

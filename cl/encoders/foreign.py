@@ -95,7 +95,7 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True, name: str 
             hold exactly one network of a known architecture with finite weights.
     """
     path, known = published.fetch(file)
-    tensors, metadata = _checkpoints.read(path, prefix)
+    tensors, metadata = _checkpoints.read(path, prefix, described=not published.is_name(file))
     encoder = _recognised(tensors, metadata | known, name or file, prefix)
     if exact and encoder.doubt:
         raise ValueError(encoder.doubt)

@@ -39,7 +39,7 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
         return f"sha256:{digest}", {"backbone": backbone, "dataset": normalisation}
     file, prefix = (fetch(name)[0], None) if is_name(name) else file_and_prefix(name)
     if file.is_file():
-        digest = sha256(file)
+        digest = sha256(file, name)
         encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=key == "teacher")
         takes_rgb = encoder.config.channels == RGB and not transform_in(encoder.metadata, name).bands
         if key == "teacher" and not takes_rgb:
@@ -73,7 +73,7 @@ def of_teacher(name: str) -> tuple[str, int]:
 def of_file(name: str) -> str | None:
     """The hash of `<file>:<prefix>`; None for published weights, and for a file that is missing."""
     file, _ = file_and_prefix(name)
-    return sha256(file) if not is_name(name) and file.is_file() else None
+    return sha256(file, name) if not is_name(name) and file.is_file() else None
 
 
 def of_start_from(name: str, composed: Values) -> dict[str, str]:
@@ -100,10 +100,10 @@ def _check_parameters(name: str, composed: Values) -> None:
         raise ValueError(f"start_from={name} was trained with {difference}")
 
 
-def sha256(path: Path) -> str:
-    """The hash of a file, and of timm's config.json beside it, as params.yaml records it."""
+def sha256(path: Path, name: str) -> str:
+    """The hash of the file with these weights, and of timm's config.json beside it unless published."""
     digest, description = locations.file_sha256(path), path.with_name("config.json")
-    if description.is_file():
+    if description.is_file() and not is_name(name):
         digest = hashlib.sha256(f"{digest} {locations.file_sha256(description)}".encode()).hexdigest()
     return f"sha256:{digest}"
 

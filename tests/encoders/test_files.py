@@ -304,5 +304,5 @@ def test_a_changed_description_beside_a_file_changes_its_hash(tmp_path) -> None:
     hashes = set()
     for file, content in (("a.safetensors", "x"), ("config.json", "{}"), ("config.json", "{ }")):
         (tmp_path / file).write_text(content)
-        hashes.add(weight_hashes.sha256(tmp_path / "a.safetensors"))
+        hashes.add(weight_hashes.sha256(tmp_path / "a.safetensors", "a.safetensors"))
     assert len(hashes) == 3

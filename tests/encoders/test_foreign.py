@@ -142,6 +142,8 @@ def test_timms_weights_are_chosen_by_name(tmp_path, monkeypatch) -> None:
     assert foreign.load("timm:test_convnext.r160_in1k").config.title == "test_convnext, for 160 px"
     expected = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     assert weight_hashes.of_init("timm:resnet50.a1_in1k")[0] == expected
+    file.with_name("config.json").write_text('{"model_args": {"num_heads": 0}}')  # by `hf download`
+    assert weight_hashes.of_init("timm:resnet50.a1_in1k")[0] == expected
     with pytest.raises(ValueError, match="no weights called resnet50.mine; choose .* resnet50.a1"):
         foreign.load("timm:resnet50.mine")
     with pytest.raises(ValueError, match="timm has no weights called nothing$"):
