@@ -126,14 +126,16 @@ def _config(
     width, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
     size = math.isqrt(_patches(tensors)) * patch
     if "fc_norm.weight" in tensors and "norm.weight" not in tensors:
+        from timm import is_model  # late: it takes seconds to import
+
         usual = {known: HEADS.get(known, known // 64) for known in SIZES}
-        if usual.get(width) != heads:
+        name = f"vit_{SIZES.get(width)}_patch{patch}_224"
+        if usual.get(width) != heads or not is_model(name):
             expected = ", ".join(f"{known} with {number}" for known, number in usual.items())
             raise ValueError(
-                f"{file} holds a fine-tuned vision transformer of width {width} with {heads} heads, expected "
-                f"{expected}; {OTHER_NETWORKS}"
+                f"{file} has a fine-tuned vision transformer of width {width} with {heads} heads and patches "
+                f"of {patch} px, expected {expected}, and patches of a size that timm names; {OTHER_NETWORKS}"
             )
-        name = f"vit_{SIZES[width]}_patch{patch}_224"
         return timm.Config(
             kind="timm",
             name=name,
