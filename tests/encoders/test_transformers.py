@@ -13,9 +13,10 @@ from torch import Tensor
 from cl.data.transform import Transform
 from cl.encoders import foreign
 from cl.networks import backbones
-from cl.networks.backbones import vit
+from cl.networks.backbones import timm, vit
 from cl.training import start
 from pipeline import evaluate
+from tests.support import backbones as tiny
 from tests.support import transformers as layouts
 from tests.support.transformers import IMAGES, transformer
 
@@ -85,6 +86,11 @@ def test_a_norm_after_pooling_follows_the_average_over_patches(tmp_path) -> None
     found = read({"model": theirs.state_dict()}, tmp_path)
     torch.testing.assert_close(found.network(images), theirs(images), **EXACT)
     assert found.config.title == "vit_tiny_patch16_224, for 64 px"
+    theirs = transformer(**sizes | {"patch_size": 4}, global_pool="avg")
+    with pytest.raises(
+        ValueError, match="with 3 heads and patches of 4 px, expected 192 with 3, .*config.json"
+    ):
+        read({"model": theirs.state_dict()}, tmp_path)
 
 
 def test_heads_are_those_of_the_width_unless_the_file_tells_otherwise(tmp_path) -> None:
@@ -137,6 +143,13 @@ def test_positions_are_interpolated_to_another_size(size, tmp_path) -> None:
     start.from_backbone(found.network, found.config, {}).load_backbone(network, config)
     assert network.pos_embed.shape == (1, 1 + (size // 8) ** 2, 128)
     torch.testing.assert_close(network(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_positions_without_a_grid_need_the_size_of_init() -> None:
+    named = tiny.TIMM | {"kind": "timm", "name": "hiera_tiny_224"}
+    given, wanted = (timm.Config.model_validate(named | {"size": size}) for size in (224, 96))
+    with pytest.raises(ValueError, match="in pos_embed: .*choose the size of images that init was trained"):
+        start.from_backbone(given.outline(), given, {}).load_backbone(wanted.outline(), wanted)
 
 
 def test_images_of_a_wrong_size_are_refused_before_anything_is_computed(tmp_path) -> None:

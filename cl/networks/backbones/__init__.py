@@ -3,7 +3,7 @@
 import math
 from collections.abc import Set
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -175,13 +175,13 @@ def with_positions_of(network: nn.Module, tensors: dict[str, Tensor]) -> dict[st
     """The tensors, with the patches' positions interpolated to the network's image size.
 
     Bicubic and antialiased, as in timm; positions of other tokens stay. Without absolute positions
-    (1, tokens, D), nothing changes.
+    (1, tokens, D) of a grid, nothing changes.
     """
     found, expected = tensors.get("pos_embed"), network.state_dict().get("pos_embed")
-    if found is None or expected is None or found.ndim != 3 or found.shape == expected.shape:
+    grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)  # Hiera has none
+    if grid is None or found is None or expected is None or found.ndim != 3 or found.shape == expected.shape:
         return tensors
     from timm.layers import resample_abs_pos_embed  # late: it takes seconds to import
 
-    grid = list(cast("Any", network).patch_embed.grid_size)
     others = expected.shape[1] - math.prod(grid)
-    return tensors | {"pos_embed": resample_abs_pos_embed(found, grid, num_prefix_tokens=others)}
+    return tensors | {"pos_embed": resample_abs_pos_embed(found, list(grid), num_prefix_tokens=others)}
