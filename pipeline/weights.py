@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cl.config import Init
 from cl.encoders import foreign, published
-from cl.encoders.encoder import transform_in
+from cl.encoders.encoder import transform_in, transform_of
 from cl.runtime.tensor_files import licence, save_tensors
 from cl.training import start
 from cl.training.start import Start
@@ -59,11 +59,13 @@ def _teacher(teacher: Init) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(
             f"teacher={teacher.name} was trained {encoder.deviation}, unlike a student; choose another"
         )
+    transform = transform_of(encoder, teacher.name)
     origin = {"name": teacher.name, "hash": teacher.hash, "licence": licence(encoder.metadata)}
-    command.progress("weights").say(f"teacher {teacher.name} (licence: {origin['licence']})")
+    said = f"teacher {teacher.name}, at {transform.crop} px (licence: {origin['licence']})"
+    command.progress("weights").say(said)
     return encoder.network.state_dict(), {
         "network": encoder.config.model_dump_json(),
-        "transform": transform_in(encoder.metadata, teacher.name).model_dump_json(),
+        "transform": transform.model_dump_json(),
         "origin": json.dumps(origin),
     }
 

@@ -21,7 +21,7 @@ from cl.commands.paths import File, Inputs, checked, existing, target_of
 from cl.console.command import is_main_process, progress
 from cl.console.progress import Progress
 from cl.console.wording import counted, lines
-from cl.encoders.encoder import IMAGENET, Encoder, load, opened, remarks
+from cl.encoders.encoder import IMAGENET, Encoder, built_for, load, opened, remarks
 from cl.images.decoding import is_stack
 from cl.networks.backbones import check_size
 from cl.runtime import machine
@@ -112,13 +112,11 @@ def _load(
         name, loaded = "the encoder", copy.copy(opened(encoder))
         here = replace(here, device=next(encoder.parameters()).device)
     loaded.set_size(resize, crop)
-    is_small = getattr(getattr(loaded.network, "conv1", None), "stride", None) == (1, 1)
-    built_for = getattr(loaded.config, "size", None) or (32 if is_small else 224)
-    used = loaded.transform.crop
-    if not loaded.records_size and (built_for < used or IMAGENET.crop == used < 0.75 * built_for):
+    side, used = built_for(loaded.network, loaded.config), loaded.transform.crop
+    if not loaded.records_size and (side < used or IMAGENET.crop == used < 0.75 * side):
         shown.say(
-            f"the encoder was built for about {built_for} px, but gets crops of {used} px, because its file "
-            f"records no size: give that of its training, such as --resize {built_for} --crop {built_for}"
+            f"the encoder was built for about {side} px, but gets crops of {used} px, because its file "
+            f"records no size: give that of its training, such as --resize {side} --crop {side}"
         )
     check_size(name, loaded.network, loaded.transform.crop, "--crop", loaded.transform.channels)
     return loaded, here

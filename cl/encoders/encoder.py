@@ -4,6 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from cl.data.transform import ImageLike, Transform
 from cl.encoders import foreign
 from cl.encoders._descriptions import first_of
 from cl.encoders.published import file_and_prefix
-from cl.networks.backbones import RGB, Backbone, BackboneConfig
+from cl.networks.backbones import RGB, Backbone, BackboneConfig, check_size
 from cl.networks.batch_norm import is_untrained
 from cl.networks.passes import dense_features
 from cl.runtime.base_config import check_crop
@@ -258,6 +259,24 @@ def save(encoder: Encoder, path: Path) -> None:
     assert encoder.config
     metadata = {"network": encoder.config.model_dump_json(), "transform": encoder.transform.model_dump_json()}
     save_tensors(encoder.network.state_dict(), path, metadata)
+
+
+def built_for(network: nn.Module, config: BackboneConfig | None) -> int:
+    """The side in pixels of the images that a network was made for, as far as its layers show."""
+    is_small = getattr(getattr(network, "conv1", None), "stride", None) == (1, 1)
+    return getattr(config, "size", None) or (32 if is_small else IMAGENET.crop)
+
+
+def transform_of(found: foreign.ForeignEncoder, file: str) -> Transform:
+    """As `transform_in`; without a recorded size, the network's if that is smaller or it takes no other."""
+    transform, side = transform_in(found.metadata, file), built_for(found.network, found.config)
+    if "transform" in found.metadata:
+        return transform
+    if side >= transform.crop:
+        with suppress(ValueError):
+            check_size(file, found.network, transform.crop, "ImageNet")
+            return transform
+    return transform.model_copy(update={"resize": side, "crop": side})
 
 
 def transform_in(metadata: dict[str, str], file: str) -> Transform:

@@ -21,7 +21,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cl import config
 from cl.config.rules.data import lacking
-from cl.runtime.registry import module_of
 from pipeline.composition import mistakes, weight_hashes
 from pipeline.composition.conf import CONF, ENTRIES, Values, groups
 from pipeline.composition.overrides import WEIGHTS, parse
@@ -230,7 +229,7 @@ def _add_weights(composed: DictConfig, given: list[Override], say: Say) -> None:
     composed.init = {"name": str(init), "hash": digest}
     typed = {each.key_or_group for each in given}
     if not any(key.partition(".")[0] == "backbone" for key in typed):
-        if module_of("networks.backbones", found["backbone"]["kind"]).Config.model_fields.keys() >= {"size"}:
+        if "size" in found["backbone"]:
             found["backbone"]["size"] = composed.dataset.crop
         composed.backbone = found["backbone"]
     for key in ("mean", "std"):

@@ -24,7 +24,7 @@ from pipeline.support.provenance import at, git
 def of_init(name: str, key: str = "init") -> tuple[str, Values]:
     """The hash of the weights of `init`, and what they determine: the backbone, `dataset.mean` and `std`.
 
-    An image size that the network may choose is left out, as is a normalisation that is not recorded.
+    A normalisation that is not recorded is left out.
 
     Args:
         name: torchvision's or timm's weights, a file, or an experiment; `<file>:<prefix>` chooses one of
@@ -56,7 +56,7 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
         parent = parse(_at_revision(name, "params.yaml"), f"params.yaml of {name}")
         backbone, (mean, std) = parent["backbone"], (parent["dataset"][key] for key in ("mean", "std"))
     return digest, {
-        "backbone": {key: value for key, value in backbone.items() if key not in ("size", "channels")},
+        "backbone": {key: value for key, value in backbone.items() if key != "channels"},
         "dataset": {} if mean is None else {"mean": mean, "std": std},
     }
 
@@ -65,9 +65,8 @@ def of_teacher(name: str) -> tuple[str, int]:
     """The hash of the weights of `teacher`, and its features per image; raises as `of_init`."""
     digest, found = of_init(name, "teacher")
     kind = module_of("networks.backbones", found["backbone"]["kind"]).Config
-    sized = {"size": IMAGENET.crop} if "size" in kind.model_fields else {}
     with torch.device("meta"):
-        return digest, backbones.build(kind.model_validate(found["backbone"] | sized)).fc_features
+        return digest, backbones.build(kind.model_validate(found["backbone"])).fc_features
 
 
 def of_file(name: str) -> str | None:

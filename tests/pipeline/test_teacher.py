@@ -2,12 +2,14 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
 import cl
 from cl import config
@@ -23,7 +25,7 @@ from pipeline.baseline import of_teacher
 from pipeline.composition.compose import command_for, compose, write
 from pipeline.support import locations, teacher
 from tests.support.distilling import SETTINGS, saved
-from tests.support.resnets import TRANSFORM
+from tests.support.resnets import TRANSFORM, save_encoder
 from tests.support.stages import Stage, answers
 from tests.support.transformers import transformer
 
@@ -122,6 +124,26 @@ def test_the_cost_of_a_transformer_includes_its_attention(here: Machine) -> None
     tokens, width = 1 + 16, 128  # in patches of 8 px
     block = 12 * tokens * width**2 + 2 * tokens**2 * width
     assert teacher.cost(transformer(), 32, here)["macs"] == 16 * width * 3 * 8**2 + 2 * block
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [(None, 32), ({"img_size": 240, "patch_size": 30}, 240), ({"img_size": 256}, 224), ({}, 32)],
+)
+def test_a_teacher_without_a_recorded_size_sees_images_that_it_was_built_for(
+    options, size, project, tmp_path
+) -> None:
+    """224 px, unless it was built for less (`None`: a small stem) or takes no other."""
+    file, folder = tmp_path / "teacher.safetensors", tmp_path / "project"
+    if options is None:
+        save_encoder(file, metadata={"network": "{}"}, stem="small")
+    else:
+        save_file(transformer(**options).state_dict(), file)
+    shutil.copytree(project, folder)
+    write(folder / "params.yaml", [*SETTINGS, f"teacher={file}"])
+    (answer,) = answers(folder, [Stage(("weights",))])
+    assert f"at {size} px" in answer.stderr, answer.stderr
+    assert cl.load(folder / locations.TEACHER).transform.crop == size
 
 
 @pytest.mark.parametrize(
