@@ -55,10 +55,6 @@ def _teacher(teacher: Init) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Its tensors; and its architecture, transform, name, hash and licence, for `cl.load` too."""
     file, prefix = _checked_file(teacher, "teacher")
     encoder = foreign.load(file, prefix, name=teacher.name)
-    if encoder.deviation:
-        raise ValueError(
-            f"teacher={teacher.name} was trained {encoder.deviation}, unlike a student; choose another"
-        )
     transform = transform_of(encoder, teacher.name)
     origin = {"name": teacher.name, "hash": teacher.hash, "licence": licence(encoder.metadata)}
     said = f"teacher {teacher.name}, at {transform.crop} px (licence: {origin['licence']})"

@@ -80,7 +80,7 @@ def advise(
     hints, useful = starts.useful_columns(table, images, together, measured[0])
     remarks += [*(table.remarks() if table else []), *hints]
     trials = []
-    if len(judging) and len(measured) > 1 and len(images.listed) >= FEW and minutes:
+    if len(judging) and measured[0].encoder.config and len(images.listed) >= FEW and minutes:
         trials = _trials(measured[0], images, together, judging, minutes, show)
     if target:
         write_table(target, labels_of(images, useful))

@@ -218,7 +218,8 @@ def _add_weights(composed: DictConfig, given: list[Override], say: Say) -> None:
             composed.method.projector.out = width
     if start_from is not None:
         composed.start_from = weight_hashes.of_start_from(str(start_from), _plain(composed))
-    digest, found = ("", {}) if init is None else weight_hashes.of_init(str(init))
+    exact = composed.hand_over == "better"  # which may hand over `init` itself
+    digest, found = ("", {}) if init is None else weight_hashes.of_init(str(init), exact=exact)
     for baseline in composed.baselines.values():
         if weights := baseline.get("weights"):
             baseline.weights = str(init) if digest.startswith("sha256:") else weights  # not an experiment

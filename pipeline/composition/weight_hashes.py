@@ -21,7 +21,7 @@ from pipeline.support import locations
 from pipeline.support.provenance import at, git
 
 
-def of_init(name: str, key: str = "init") -> tuple[str, Values]:
+def of_init(name: str, key: str = "init", *, exact: bool = False) -> tuple[str, Values]:
     """The hash of the weights of `init`, and what they determine: the backbone, `dataset.mean` and `std`.
 
     A normalisation that is not recorded is left out.
@@ -29,7 +29,8 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
     Args:
         name: torchvision's or timm's weights, a file, or an experiment; `<file>:<prefix>` chooses one of
             several encoders in a file.
-        key: the parameter, `init` or `teacher`; the file of a teacher must determine its features.
+        key: the parameter, `init` or `teacher`.
+        exact: refuse an encoder whose features its file does not determine, or our network does not give.
     """
     if name.startswith("torchvision:"):  # known without downloading it
         backbone = {"kind": "resnet", "name": name.split(":")[1], "width": 1, "stem": "imagenet"}
@@ -40,7 +41,12 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
     file, prefix = (fetch(name)[0], None) if is_name(name) else file_and_prefix(name)
     if file.is_file():
         digest = sha256(file, name)
-        encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=key == "teacher")
+        encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=exact)
+        if exact and encoder.deviation:
+            remedy = "hand_over=trained or " * (key == "init")
+            raise ValueError(
+                f"{key}={name} was trained {encoder.deviation}, unlike our network; choose {remedy}another"
+            )
         takes_rgb = encoder.config.channels == RGB and not transform_in(encoder.metadata, name).bands
         if key == "teacher" and not takes_rgb:
             raise ValueError(
@@ -63,7 +69,7 @@ def of_init(name: str, key: str = "init") -> tuple[str, Values]:
 
 def of_teacher(name: str) -> tuple[str, int]:
     """The hash of the weights of `teacher`, and its features per image; raises as `of_init`."""
-    digest, found = of_init(name, "teacher")
+    digest, found = of_init(name, "teacher", exact=True)
     kind = module_of("networks.backbones", found["backbone"]["kind"]).Config
     with torch.device("meta"):
         return digest, backbones.build(kind.model_validate(found["backbone"])).fc_features

@@ -100,6 +100,15 @@ def test_without_labels_nothing_is_trained_nor_recommended(place, tmp_path, monk
     assert "ungrouped=true" in overrides(cl.advise(tmp_path, ungrouped=True).commands[-1])
 
 
+def test_a_network_that_differs_from_ours_is_not_trained(place, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("cl.commands.advise.FEW", 1)
+    save_encoder(tmp_path / "a.safetensors", metadata={}, stem="small")
+    (tmp_path / "config.json").write_text('{"model_args": {"stem_padding": 2}}')
+    found = cl.advise(place / "my birds (1)", encoders=[tmp_path / "a.safetensors"], minutes=0.01)
+    assert (found.verdict, found.trials) == ("keep", [])
+    assert "own/adapt cannot give back its network" in found.answer[-1]
+
+
 def table_of(folder: Path, form: str) -> dict[str, object]:
     """The arguments of a table of half the images in a folder, whose groups the others belong to."""
     names = sorted(str(file.relative_to(folder)) for file in folder.glob("*/*.jpg"))

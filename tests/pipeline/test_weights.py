@@ -280,6 +280,19 @@ def test_the_backbone_follows_init_unless_it_is_chosen(tmp_path, monkeypatch) ->
     assert published.dataset.mean == config.check(compose(tmp_path, "dataset=folder")).dataset.mean
 
 
+@pytest.mark.parametrize(("key", "remedy"), [("init", "choose hand_over=trained or"), ("teacher", "choose")])
+def test_an_encoder_that_differs_from_our_network_is_refused_where_it_counts(key, remedy, tmp_path) -> None:
+    file, settings = tmp_path / "given.safetensors", {"init": "hand_over=better", "teacher": "method=distill"}
+    save_encoder(file, stem="small", metadata={})
+    composition.compose([f"init={file}"])
+    with pytest.raises(ValueError, match="does not show whether its first 3x3 convolution pads"):
+        composition.compose([settings[key], f"{key}={file}"])
+    (tmp_path / "config.json").write_text('{"model_args": {"stem_padding": 2}}')
+    composition.compose([f"init={file}"])
+    with pytest.raises(ValueError, match=f"{key}=.* with wider padding .*, unlike our network; {remedy} ano"):
+        composition.compose([settings[key], f"{key}={file}"])
+
+
 def test_a_normalisation_that_may_not_be_that_of_init_is_named(tmp_path) -> None:
     file, said = tmp_path / "given.safetensors", list[str]()
     save_encoder(file, stem="small")

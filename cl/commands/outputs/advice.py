@@ -168,6 +168,8 @@ def _reasons(best: Start, images: int, trials: list[Tried]) -> list[str]:
             f"50 labels (--labels) would show gains of {smallest_seen(50):.0f} points, 300 of "
             f"{smallest_seen(300):.0f}",
         ]
+    if not best.encoder.config:
+        return ["own/adapt cannot give back its network, which differs from ours, so nothing was trained"]
     if images < FEW:
         return [f"{images} images are fewer than the {FEW} that training needs"]
     return ["nothing was trained, so a gain is neither shown nor excluded"]
