@@ -148,7 +148,7 @@ class PaperMatches:
         """The figure's charts, of all experiments that differ from its `params` only in `varies`."""
         wanted = _fixed(figure, params)
         matching = [
-            each for each in experiments if _charts(figure, each) and _fixed(figure, each.params) == wanted
+            each for each in experiments if _fixed(figure, each.params) == wanted and _charts(figure, each)
         ]
         groups = grouped(matching, lambda each: settings(each.params))
         names = labels([[(settings(each.params), each) for each in group] for group in groups])

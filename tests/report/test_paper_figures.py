@@ -24,13 +24,18 @@ def test_a_papers_figure_overlays_the_charts_of_matching_experiments() -> None:
 
 
 def test_the_bound_on_mutual_information_is_that_of_the_training() -> None:
-    """EqCo, Fig. 1: the limit is alpha's with margin and the queue's without; losses are logged scaled."""
+    """EqCo, Fig. 1: the limit is alpha's with margin and the queue's without; losses are logged scaled.
+
+    Other losses and methods, which lack alpha or a queue, have no bound.
+    """
     runs = ["recipe=eqco/fig1 method.queue=64", "recipe=eqco/fig1 loss=infonce method.queue=64"]
     limits = math.log(65537), math.log(65)
-    found = [experiment(run, run, [measured("moco_lin", "top1", 50.0)]) for run in runs]
+    others = ["recipe=eqco/fig1 loss=dcl", "recipe=fast_moco/table1"]
+    found = [experiment(run, run, [measured("moco_lin", "top1", 50.0)]) for run in (*runs, *others)]
     for each in found:
         each.epochs.append({"epoch": "1", "loss": "2.5"})
     html, _ = page(found, lambda run: composed(run) if "fig1" in run else {}, title)
     assert all(f"epoch 1: {limit - 2.5:.4g}<" in html for limit in limits)
+    assert html.count("bound, epoch 1: ") == 2
     found[0].params["method"]["scale"] = 2
     assert information(found[0]).series["bound"][0].y == pytest.approx(limits[0] - 1.25)
