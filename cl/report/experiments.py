@@ -233,9 +233,10 @@ def varying_keys(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def headline_metrics(experiments: list[Experiment]) -> list[str]:
-    """The first metric of each evaluation and transfer in the experiments."""
-    found: dict[str, str] = {}
-    for measured in (each for experiment in experiments for each in experiment.measurements):
-        if measured.baseline is None and measured.stage != "analyze":
-            found.setdefault(measured.entry, measured.name)
-    return list(found.values())
+    """The first metrics of each evaluation and transfer: experiments may measure different ones."""
+    found: dict[tuple[str, int], str] = {}
+    for number, experiment in enumerate(experiments):
+        for measured in experiment.measurements:
+            if measured.baseline is None and measured.stage != "analyze":
+                found.setdefault((measured.entry, number), measured.name)
+    return list(dict.fromkeys(found.values()))

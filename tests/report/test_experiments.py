@@ -93,6 +93,8 @@ def test_metrics_of_evaluations_with_similar_names_are_told_apart() -> None:
     assert made.find(KNN, "random").mean == 4.0
     assert made.find("knn_top5") is None
     assert headline_metrics([made]) == ["knn_top1", KNN], "one of each evaluation, none of analyses"
+    other = experiment("b", TABLE3, [measured("knn", "top5", 6.0), numbers[0]])
+    assert headline_metrics([made, other]) == ["knn_top1", KNN, "knn_top5"], "of each experiment"
 
 
 def test_seeds_are_averaged_and_each_counts_once() -> None:
