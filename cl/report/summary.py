@@ -97,7 +97,7 @@ def _rows(experiments: list[Experiment], title: Title) -> dict[str, Any]:
         "names": _short_names(keys),
         "hidden": varying[MAX_COLUMNS:],
         "metrics": metrics,
-        "best": [best for metric in metrics if (best := _best(metric, groups))],
+        "best": [best for found, _ in first.values() if (best := _best(found, groups))],
         "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
         "baselines": _baselines(experiments, keys, metrics),
         "words": {metric: _in_words(*each, title) for metric, each in first.items()},
@@ -157,13 +157,14 @@ def _short_names(keys: list[str]) -> list[str]:
     return [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
 
 
-def _best(metric: str, groups: list[list[Experiment]]) -> tuple[str, Estimate] | None:
-    """The metric and its largest mean over seeds; None if they differ in data, protocol or budget."""
-    rows = [row for group in groups for row, _ in measured_rows(metric, group)]
+def _best(found: Measurement, groups: list[list[Experiment]]) -> tuple[str, Estimate] | None:
+    """The metric and its best mean over seeds; None if they differ in data, protocol or budget."""
+    rows = [row for group in groups for row, _ in measured_rows(found.name, group)]
     if any(key.startswith(("data", *GROUPS.values(), *BUDGET)) for key in varying_keys(rows)):
         return None
-    means = [mean for group in groups if (mean := mean_over_seeds(group, metric))]
-    return (metric, max(means, key=lambda mean: mean.mean)) if len(means) > 1 else None
+    means = [mean for group in groups if (mean := mean_over_seeds(group, found.name))]
+    best = min if found.better == "lower" else max
+    return (found.name, best(means, key=lambda mean: mean.mean)) if len(means) > 1 else None
 
 
 def _paper(paper: paper_tables.Paper, matches: PaperMatches) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 
+import pytest
 from rich.console import Console
 
 from cl.report import summary
@@ -141,6 +142,18 @@ def test_experiments_that_differ_only_in_the_seed_share_a_line_of_means() -> Non
     assert 'Nearest neighbours, top1 62.0 ± 2.0 (<a href="#exp-a0">a0</a>, mean of 3 seeds).' in html, (
         "not 64.0"
     )
+
+
+@pytest.mark.parametrize(("better", "best", "colour"), [("higher", "dcl", "up"), ("lower", "infonce", "down")])
+def test_the_best_mean_is_the_lowest_where_lower_is_better(better, best, colour) -> None:
+    found = [
+        experiment(f"{loss}{seed}", f"loss={loss}", [measured("knn", "top1", mean, better=better)], seed=seed)
+        for loss, mean in (("dcl", 60.0), ("infonce", 50.0))
+        for seed in range(2)
+    ]
+    html, _ = page(found, composed_of())
+    assert re.search(rf'Best: [^(]*\(<a href="#exp-{best}0">', html)
+    assert f'<span class="{colour}">+10.0</span>' in html
 
 
 def test_no_experiment_is_the_best_of_trainings_of_different_lengths() -> None:
