@@ -46,6 +46,7 @@ def main(name: str) -> None:
         elif config.weights:
             found = on_all_ranks(config.weights, config.hash, params)
             if isinstance(found, str):
+                found += f"; then `dvc repro -f -s baseline@{name}` measures it"  # DVC keeps this result
                 results.notes["missing"] = found
                 command.progress(params.titles[name]).say(f"left out: {found}")
                 return

@@ -196,6 +196,7 @@ def test_published_weights_are_a_baseline_if_they_can_be_had(prepared, tmp_path)
     notes = json.loads(results.with_suffix(".provenance.json").read_text())
     assert notes["measurements"] == []
     assert "cannot be downloaded" in notes["missing"]
+    assert notes["missing"].endswith("checkpoints; then `dvc repro -f -s baseline@published` measures it")
     assert "none.pth does not exist" in answer(str(tmp_path / "none.pth")).stderr
 
 
