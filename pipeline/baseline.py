@@ -94,7 +94,7 @@ def load_published(name: str, digest: str | None, params: Params) -> tuple[Backb
     backbones.check_size(f"{name}, a {encoder.config.title},", encoder.network, size, "dataset.crop")
     if encoder.normalisation is None:
         return encoder.network, params
-    mean, std = encoder.normalisation.tolist()
+    mean, std = map(tuple, encoder.normalisation.tolist())
     dataset = params.dataset.model_copy(update={"mean": mean, "std": std})
     return encoder.network, params.model_copy(update={"dataset": dataset})
 

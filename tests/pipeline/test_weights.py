@@ -191,6 +191,8 @@ def test_published_weights_are_a_baseline_if_they_can_be_had(prepared, tmp_path)
         return answers(prepared, [Stage(("baseline", "published"), offline)])[0]
 
     assert answer(str(file)).code == 0
+    found = baseline.load_published(str(file), None, config.load(prepared / "params.yaml"))[1].dataset
+    assert found == type(found).model_validate(found.model_dump()), "of its types, or pydantic warns"
     assert "published_retrieval_hit1" in json.loads(results.with_suffix(".json").read_text())
     assert "left out: torchvision:resnet50 cannot be downloaded" in answer("torchvision:resnet50").stderr
     notes = json.loads(results.with_suffix(".provenance.json").read_text())
