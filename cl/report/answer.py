@@ -27,12 +27,13 @@ def answer(
     """
     row = headline(rows)
     sentences = _compared(row, titles) if row else ["This encoder has not been evaluated yet."]
-    for name, other, found in rivals(row, titles) if row else ():
+    adaptation = pretraining.get("adaptation")
+    for name, other, found in rivals(row, titles) if row and not adaptation else ():
         if name.startswith(PUBLISHED) and found.verdict != "up":
             weights, own = name.removeprefix(PUBLISHED).strip(" ()"), other.mean + found.points
             use = f"use it, or train on from it with recipe=own/adapt init={weights}"
             sentences.insert(0, f"This encoder {own:.1f} %, {weights} as published {other.number} %: {use}.")
-    if adaptation := pretraining.get("adaptation"):
+    if adaptation:
         sentences.insert(0, _sentence(adaptation["sentence"]))
     if (cost := pretraining.get("distillation")) and row:
         sentences[:0] = _beside_teacher(row, titles, cost)

@@ -365,6 +365,12 @@ def test_the_first_box_says_if_a_download_is_as_good(values, tmp_path) -> None:
         write(tmp_path, "baseline/published", number)
         first, *_ = box(report.render(values, tmp_path, None, titles)[0]).strip().splitlines()
         assert (f"61.2 %, n as published {other} %" in first) == is_named
+    write(tmp_path, "pretrain", **PRETRAINED, adaptation={"rows": [], "sentence": "the start is kept"})
+    number = measured("knn", "top1", 61.2, baseline="published", **HIGHER)
+    write(tmp_path, "baseline/published", number)
+    page, _ = report.render(values, tmp_path, None, titles)
+    assert "as published" not in box(page), "it is the start, and this was the advice"
+    assert "same network" not in page
     write(tmp_path, "baseline/published", missing="n cannot be downloaded")
     page, _ = report.render(values, tmp_path, None, titles)
     assert "No published encoder could be compared: n cannot" in box(page)
