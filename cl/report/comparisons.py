@@ -56,7 +56,7 @@ def _paired(metric: str, groups: tuple[Line, Line], differs: list[str]) -> Itera
 def measured_rows(metric: str, experiments: list[Experiment]) -> Line:
     """The experiments that measured the metric, with its data and dependencies."""
     return [
-        ({"data": each.data, **(dependencies(found, each.params) or {})}, each)
+        ({"data": each.data_behind(found), **(dependencies(found, each.params) or {})}, each)
         for each in experiments
         if (found := each.find(metric))
     ]

@@ -75,6 +75,11 @@ class Experiment:
         """The hash of the prepared data's manifest."""
         return self.provenance.get("prepare", {}).get("data_manifest_sha256")
 
+    def data_behind(self, measured: Measurement) -> list[str | None]:
+        """The hashes of the data behind a number: the prepared data's and a transfer's own."""
+        transfer = self.provenance.get(f"{measured.stage}/{measured.entry}", {})
+        return [self.data, transfer.get("data_sha256")]
+
     @property
     def images(self) -> tuple[int, ...]:
         """The numbers of training and validation images, including unreadable ones."""
@@ -181,7 +186,7 @@ def mean_over_seeds(
     having = [(each, found) for each in experiments if (found := each.find(metric, baseline))]
     by_seed: dict[int, tuple[Experiment, Measurement]] = {}
     for experiment, found in having:
-        if experiment.data == having[0][0].data:
+        if experiment.data_behind(found) == having[0][0].data_behind(having[0][1]):
             by_seed.setdefault(experiment.seed, (experiment, found))
     if not by_seed:
         return None

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from cl.report.comparisons import measured_rows
 from cl.report.experiments import (
     changed_params,
     distinct,
@@ -11,6 +12,7 @@ from cl.report.experiments import (
     is_same_measurement,
     judged_together,
     mean_over_seeds,
+    varying_keys,
     varying_params,
 )
 from cl.statistics import interval
@@ -108,6 +110,15 @@ def test_seeds_are_averaged_and_each_counts_once() -> None:
     assert mean_over_seeds([], KNN) is None
     repeated = mean_over_seeds([experiment("r", TABLE3, [knn_200(80.0, sd=0.4, n=5)])], KNN)
     assert (repeated.mean, repeated.sd, repeated.n, repeated.names) == (80, 0.4, 5, ("r",))
+
+
+def test_transfers_on_other_detection_data_are_neither_averaged_nor_compared() -> None:
+    run, number = "recipe=eqco/table8", measured("coco_fpn", "box_ap", 31.0, stage="transfer")
+    found = [experiment(str(seed), run, [number], seed=seed) for seed in range(3)]
+    for each, digest in zip(found, "aab", strict=True):
+        each.provenance["transfer/coco_fpn"] = {"data_sha256": digest}
+    assert mean_over_seeds(found, "coco_fpn_box_ap").names == ("0", "1")
+    assert varying_keys([row for row, _ in measured_rows("coco_fpn_box_ap", found)]) == ["data"]
 
 
 def test_the_interval_of_a_mean_uses_the_images_that_its_evaluation_counted() -> None:
