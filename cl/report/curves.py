@@ -62,16 +62,16 @@ def _by_epoch(name: str, curve: Curve, rows: list[dict[str, str]]) -> Chart:
 
 
 def overlaid(experiments: list[Experiment]) -> Chart | None:
-    """Means over seeds of all experiments by epoch: kNN accuracy if any logged it, otherwise the loss."""
+    """Means over seeds, each once, by epoch: kNN accuracy if any experiment logged it, otherwise the loss."""
     groups = grouped(experiments, lambda each: (each.data, settings(each.params)))
     for curve, column in ((NEIGHBOURS, "knn_top1"), (LOSS, "loss")):
         chart = Chart("curves", f"{curve.title} by epoch", "epoch", curve.axis)
         for group in groups:
-            by_epoch: dict[str, list[float]] = {}
-            for row in (row for experiment in group for row in experiment.epochs if column in row):
-                by_epoch.setdefault(row["epoch"], []).append(float(row[column]))
+            by_epoch: dict[str, dict[int, float]] = {}
+            for seed, row in ((each.seed, row) for each in group for row in each.epochs if column in row):
+                by_epoch.setdefault(row["epoch"], {}).setdefault(seed, float(row[column]))
             for epoch, values in by_epoch.items():
-                chart.add(joint_name(group), float(epoch), *mean_and_sd(values))
+                chart.add(joint_name(group), float(epoch), *mean_and_sd(list(values.values())))
         if _has_curves(chart):
             return chart
     return None

@@ -78,10 +78,10 @@ def composed_of(*runs: str) -> Callable[[str], dict]:
 
 
 def test_the_curves_share_one_chart_with_means_over_seeds() -> None:
-    html, _ = page(three(), composed_of())
+    html, _ = page([*three(), default_run("again", "seed=0", 90.0)], composed_of())
     curves = html[html.index(">Curves</h2>") : html.index("no numbers of ours yet")]
     assert curves.count("<svg") == 1
-    assert "<title>a and 1 more, epoch 2: 63 ± 1.41</title>" in curves
+    assert "<title>a and 2 more, epoch 2: 63 ± 1.41</title>" in curves, "each seed once"
     assert "<title>c, epoch 2: 52</title>" in curves
 
 
