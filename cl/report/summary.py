@@ -92,10 +92,12 @@ def _rows(experiments: list[Experiment], title: Title) -> dict[str, Any]:
         metric: next((found, each.params) for each in experiments if (found := each.find(metric)))
         for metric in metrics
     }
+    protocols = (varying_keys([row for row, _ in measured_rows(metric, experiments)]) for metric in metrics)
+    measured = [key for keys in protocols for key in keys if key.split(".")[0] in ("data", *GROUPS.values())]
     several = [group for group in groups if len({experiment.seed for experiment in group}) > 1]
     return {
         "names": _short_names(keys),
-        "hidden": varying[MAX_COLUMNS:],
+        "hidden": [*varying[MAX_COLUMNS:], *dict.fromkeys(measured)],
         "metrics": metrics,
         "best": [best for found, _ in first.values() if (best := _best(found, groups))],
         "lines": [_line(group, keys, metrics) for group in (*several, *([each] for each in experiments))],
