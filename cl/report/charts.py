@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COLOURS = ("#3a86ff", "#e07a1f", "#2a9d5c", "#b5179e", "#d1343a", "#6c757d", "#17a2b8", "#8a6d3b")
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 MAX_INSIDE = 6  # series whose legend fits inside the axes
-LEGEND_ROWS = 20
+MOST_COLOURS = 20  # that can be told apart; more series are grey, without a legend
 LONG_LABEL = 60  # characters of a series' label, beyond which a legend would hide the points
 LEGEND_WIDTH = 70  # characters that fit below the axes
 GREY = "#888888"  # replaced by the colour of the surrounding text
@@ -128,6 +128,8 @@ class Chart:
         colours: Any = COLOURS
         if len(self.series) > len(COLOURS):
             colours = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
+        if len(self.series) > MOST_COLOURS:
+            colours = ["gray"]
         for number, points in enumerate(self.series.values()):
             self._draw(axes, points, colours[number % len(colours)], f"points-{number}")
         axes.set(xlabel=self.x, ylabel=self.y)
@@ -140,19 +142,20 @@ class Chart:
         return figure
 
     def _add_legend(self, figure: "Figure", axes: "Axes") -> None:
-        """Inside the axes for a few series, to their right for many, below for long labels, none for one."""
+        """Inside the axes for few series, right of them for more, below if labels are long, or none."""
         lines, labels = axes.lines, [label.replace("$", r"\$") for label in self.series]  # no formulas
-        if len(labels) > 1 and max(map(len, labels)) > LONG_LABEL:
+        if not 1 < len(labels) <= MOST_COLOURS:
+            return
+        if max(map(len, labels)) > LONG_LABEL:
             labels = [textwrap.fill(label, LEGEND_WIDTH) for label in labels]
             rows = sum(label.count("\n") + 1 for label in labels)
             figure.set_figheight(figure.get_figheight() + rows / 6)
             figure.legend(lines, labels, frameon=False, fontsize=8, loc="outside lower center")
-        elif 1 < len(self.series) <= MAX_INSIDE:
+        elif len(labels) <= MAX_INSIDE:
             axes.legend(lines, labels, frameon=False, fontsize=8)
-        elif len(self.series) > MAX_INSIDE:
+        else:
             figure.set_figwidth(7)
-            columns = math.ceil(len(self.series) / LEGEND_ROWS)
-            place: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1), "ncols": columns}
+            place: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
             axes.legend(lines, labels, frameon=False, fontsize=6, **place)
 
     def _draw(self, axes: "Axes", points: list[Point], colour: Any, gid: str) -> None:

@@ -46,10 +46,16 @@ def test_a_drawing_shows_its_values_and_has_unique_ids() -> None:
     assert sum(densities) * width == pytest.approx(1)
 
 
-def test_every_series_has_its_name_in_the_legend() -> None:
+@pytest.mark.parametrize(("series", "named"), [(3, 3), (20, 20), (21, 0)])
+def test_every_series_has_its_name_in_the_legend_if_it_has_its_own_colour(series, named) -> None:
     """Class folders may have names that matplotlib would read as formulas, or leave out."""
-    names = ["US$ to A$", "a$_$", "_background"]
+    names = ["US$ to A$", "a$_$", "_background", *map("class {}".format, range(series - 3))]
     chart = Chart("a", "t", "x", "y", "points")
     for name in names:
         chart.add(name, 1, 2)
-    assert re.findall(r"<text [^>]*>([^<]+)</text>", chart.svg())[-len(names) :] == names
+    page = chart.svg()
+    assert [text for text in re.findall(r"<text [^>]*>([^<]+)</text>", page) if text in names] == names[
+        :named
+    ]
+    assert len(set(re.findall(r"<use [^>]*fill: (#\w+)", page))) == (named or 1)
+    assert all(f"<title>{name}, x 1: 2</title>" in page for name in names)

@@ -152,7 +152,9 @@ def test_experiments_that_differ_only_in_the_seed_share_a_line_of_means() -> Non
     )
 
 
-@pytest.mark.parametrize(("better", "best", "colour"), [("higher", "dcl", "up"), ("lower", "infonce", "down")])
+@pytest.mark.parametrize(
+    ("better", "best", "colour"), [("higher", "dcl", "up"), ("lower", "infonce", "down")]
+)
 def test_the_best_mean_is_the_lowest_where_lower_is_better(better, best, colour) -> None:
     found = [
         experiment(f"{loss}{seed}", f"loss={loss}", [measured("knn", "top1", mean, better=better)], seed=seed)
