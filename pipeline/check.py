@@ -1,11 +1,14 @@
 """check: refuse wrong parameters before DVC removes the outputs of the stages that would run again."""
 
+import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
 from dvc.repo import Repo
 
+from cl.config.params import Transfer
 from cl.config.rules import check_data
 from cl.console import launch
 from cl.images import folders
@@ -13,6 +16,7 @@ from cl.runtime.stores import is_url
 from pipeline.support import command, locations
 
 CHECKED = Path("data/checked.txt")  # `prepare` runs again if it changes
+DETECTION = Path("data/detection")  # a file for each transfer, which runs again if its own changes
 PASSED = "params.yaml passed pipeline.check.\n"
 
 
@@ -22,9 +26,9 @@ def main() -> None:
     """Check params.yaml, and whether the raw data is there if `prepare` has to read it.
 
     If the shards are there, check also that they have enough images and labels. Summarise a folder of your
-    own images, so that `prepare` runs again if the folder changes.
+    own images and raw detection data, so that `prepare` and transfers run again if they change.
     """
-    _write(PASSED)  # even if the check fails
+    _write(CHECKED, PASSED)  # even if the check fails
     params, raw = command.params(), locations.raw()
     dataset = params.dataset
     folder = dataset.watched(raw)
@@ -32,21 +36,59 @@ def main() -> None:
         dataset.check_present(raw)
         if folder and not is_url(folder):
             table = locations.table_sha256(dataset)
-            _write(f"{PASSED}{dataset.kind}: {folders.summary(folder)}, table {table}\n")
+            _write(CHECKED, f"{PASSED}{dataset.kind}: {folders.summary(folder)}, table {table}\n")
     except ValueError:
-        _write(_of_last_run())
+        _write(CHECKED, _of_last_run())
         if _inputs_of_prepare_changed():
             raise
+    summarise_detection(params.transfers, Path(str(raw)))  # not of a URL
     if locations.SHARDS.is_dir() and not _inputs_of_prepare_changed():
         processes = 1 if "CL_LAUNCH" in os.environ else launch.processes()
         check_data(*locations.data(params), processes)
 
 
-def _write(text: str) -> None:
-    """Replace the output. A run by hand keeps an existing one, which may be a link into DVC's cache."""
-    if "DVC_STAGE" in os.environ or not CHECKED.exists():
-        CHECKED.parent.mkdir(exist_ok=True)
-        CHECKED.write_text(text)
+def summarise_detection(transfers: dict[str, Transfer], raw: Path) -> None:
+    """Summarise the data of each transfer; what is not on this machine keeps its last summary."""
+    for path in DETECTION.glob("*.txt"):
+        if path.stem not in transfers:
+            path.unlink()
+    for name in transfers or ["none"]:  # DVC warns of an empty folder
+        path, text = DETECTION / f"{name}.txt", "no raw data\n"
+        if name in transfers and transfers[name].data == "raw":
+            try:
+                text = f"{_summary(transfers[name], raw)}\n"
+            except FileNotFoundError:
+                with Repo() as repo, suppress(FileNotFoundError):
+                    text = repo.dvcfs.read_text(path.as_posix())  # or from DVC's cache or remote
+        _write(path, text)
+
+
+def _summary(transfer: Transfer, raw: Path) -> str:
+    """A hash of the lists, the annotations and, as in `folders.summary`, the images of a transfer.
+
+    Raises:
+        FileNotFoundError: a list is missing, or COCO's annotations.
+    """
+    sha = hashlib.sha256()
+    for split in (*transfer.train, transfer.test):
+        listed, images = raw / "coco" / "annotations" / f"instances_{split}.json", raw / "coco" / split
+        if transfer.kind == "voc":
+            year, name = split.split("/")
+            folder = raw / "VOCdevkit" / f"VOC{year}"
+            listed, images = folder / "ImageSets" / "Main" / f"{name}.txt", folder / "JPEGImages"
+            for image in listed.read_text(encoding="utf-8-sig", errors="replace").splitlines():
+                with suppress(OSError, ValueError):  # the transfer names what is missing
+                    sha.update((folder / "Annotations" / f"{image.strip()}.xml").read_bytes())
+        sha.update(listed.read_bytes())
+        sha.update(folders.summary(images).encode())
+    return sha.hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace an output. A run by hand keeps an existing one, which may be a link into DVC's cache."""
+    if "DVC_STAGE" in os.environ or not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def _of_last_run() -> str:

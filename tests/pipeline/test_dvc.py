@@ -144,6 +144,15 @@ def test_a_docstring_of_the_report_and_other_overrides_for_the_same_parameters_t
     assert set(changed) == {"check", "report"}
 
 
+def test_other_detection_data_runs_transfers_again(clone) -> None:
+    summary = clone.folder / "data/detection/voc_c4.txt"
+    summary.unlink()  # a link into the cache
+    summary.write_text("other\n")
+    changed = json.loads(clone.dvc("status", "--json"))
+    clone.dvc("checkout", "--force", "data/detection")
+    assert set(changed) == {"check", "transfer@voc_c4", "baseline@random"}
+
+
 @pytest.fixture(scope="module")
 def dclw(clone) -> list[str]:
     """The overrides of a second experiment, with-dclw, which has run."""

@@ -50,7 +50,7 @@ def test_make_asks_for_git(project, tmp_path) -> None:
 LOGGERS = ", ".join(kinds("console.loggers"))
 MISTAKES = [
     (Stage(("pretrain",)), "run `dvc repro"),
-    (Stage(("transfer", "voc_c4")), "data/scenes is missing: run `dvc repro"),
+    (Stage(("transfer", "voc_c4")), "data/detection/voc_c4.txt is missing: run `dvc repro"),
     (Stage(("evaluate", "knn")), "run `dvc repro"),
     (Stage(("analyze", "npc")), "run `dvc repro"),
     (Stage(("plan",)), "run `dvc repro"),

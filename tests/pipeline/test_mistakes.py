@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 from PIL import Image as Picture
 
+from cl.config.params import Transfer
+from pipeline.check import DETECTION, summarise_detection
 from pipeline.composition.compose import write
 from tests.support.clone import SIZES, Clone, finished
 from tests.support.stages import Stage, answers
@@ -140,6 +143,30 @@ def test_the_check_tells_own_images_apart(clone, tmp_path) -> None:
     assert len({first, changed, checked()}) == 3
     clone.run("git", "checkout", "-q", "params.yaml")
     clone.dvc("checkout", "--force")
+
+
+def test_the_check_tells_raw_detection_data_apart(scenes_folder, params, tmp_path, monkeypatch) -> None:
+    """By content, wherever it is; what is not on this machine keeps its summary."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "check")
+    Repo.init(no_scm=True).close()
+    raw, chosen = shutil.copytree(scenes_folder, tmp_path / "raw"), {"scenes": params.transfers["voc_c4"]}
+    for name in ("voc_c4", "coco_c4"):
+        chosen[name] = params.transfers[name].model_copy(update={"data": "raw"})
+
+    def summaries(raw: Path = raw, chosen: dict[str, Transfer] = chosen) -> dict[str, str]:
+        summarise_detection(chosen, raw)
+        return {path.stem: path.read_text() for path in DETECTION.iterdir()}
+
+    first = summaries(tmp_path / "nowhere")
+    found = summaries()
+    assert len({first["coco_c4"], *found.values()}) == 3
+    moved = shutil.copytree(raw, tmp_path / "moved", copy_function=shutil.copyfile)  # with new times
+    assert summaries(moved) == summaries(tmp_path / "nowhere") == found
+    annotation = raw / "VOCdevkit/VOC2007/Annotations/000001.xml"
+    annotation.write_text(annotation.read_text().replace("<xmin>", "<xmax>", 1))
+    assert {name for name, text in summaries().items() if text != found[name]} == {"voc_c4"}
+    assert summaries(chosen={}) == {"none": first["scenes"]}
 
 
 @pytest.mark.parametrize(
