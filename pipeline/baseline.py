@@ -87,10 +87,9 @@ def on_all_ranks(weights: str, digest: str | None, params: Params) -> tuple[Back
 
 def load_published(name: str, digest: str | None, params: Params) -> tuple[Backbone, Params]:
     """The encoder with these weights, and the parameters with the normalisation that it records."""
-    file, prefix = published.file_and_prefix(name)
     if (found := weight_hashes.of_file(name)) and digest not in (None, found):
         raise ValueError(f"{name} has changed since params.yaml was written: run `dvc exp run` again")
-    encoder, size = foreign.load(str(file), prefix), params.dataset.crop
+    encoder, size = foreign.load(name), params.dataset.crop
     backbones.check_size(f"{name}, a {encoder.config.title},", encoder.network, size, "dataset.crop")
     if encoder.normalisation is None:
         return encoder.network, params

@@ -41,7 +41,7 @@ def main() -> None:
         _write(CHECKED, _of_last_run())
         if _inputs_of_prepare_changed():
             raise
-    summarise_detection(params.transfers, Path(str(raw)))  # not of a URL
+    summarise_detection(params.transfers, Path(str(raw)))  # nothing is found below a URL
     if locations.SHARDS.is_dir() and not _inputs_of_prepare_changed():
         processes = 1 if "CL_LAUNCH" in os.environ else launch.processes()
         check_data(*locations.data(params), processes)
@@ -50,16 +50,16 @@ def main() -> None:
 def summarise_detection(transfers: dict[str, Transfer], raw: Path) -> None:
     """Summarise the data of each transfer; what is not on this machine keeps its last summary."""
     for path in DETECTION.glob("*.txt"):
-        if path.stem not in transfers:
+        if path.stem not in transfers and "DVC_STAGE" in os.environ:
             path.unlink()
     for name in transfers or ["none"]:  # DVC warns of an empty folder
         path, text = DETECTION / f"{name}.txt", "no raw data\n"
         if name in transfers and transfers[name].data == "raw":
             try:
                 text = f"{_summary(transfers[name], raw)}\n"
-            except FileNotFoundError:
-                with Repo() as repo, suppress(FileNotFoundError):
-                    text = repo.dvcfs.read_text(path.as_posix())  # or from DVC's cache or remote
+            except OSError:
+                with suppress(Exception), Repo() as repo:  # of many libraries, if DVC cannot fetch it
+                    text = repo.dvcfs.read_text(path.as_posix())
         _write(path, text)
 
 
@@ -67,7 +67,7 @@ def _summary(transfer: Transfer, raw: Path) -> str:
     """A hash of the lists, the annotations and, as in `folders.summary`, the images of a transfer.
 
     Raises:
-        FileNotFoundError: a list is missing, or COCO's annotations.
+        OSError: a list is missing, or COCO's annotations.
     """
     sha = hashlib.sha256()
     for split in (*transfer.train, transfer.test):
@@ -94,7 +94,8 @@ def _write(path: Path, text: str) -> None:
 def _of_last_run() -> str:
     """The output of the last run, for a machine that has only the shards."""
     with Repo() as repo:
-        (output,) = repo.stage.load_one(name="check").outs
+        outputs = repo.stage.load_one(name="check").outs
+        output = next(each for each in outputs if each.def_path == CHECKED.as_posix())
         cached = output.hash_info.value and Path(repo.cache.local.oid_to_path(output.hash_info.value))
         return cached.read_text() if cached and cached.is_file() else PASSED
 

@@ -14,7 +14,7 @@ from cl.encoders.encoder import transform_in, transform_of
 from cl.runtime.tensor_files import licence, save_tensors
 from cl.training import start
 from cl.training.start import Start
-from pipeline.composition.weight_hashes import sha256
+from pipeline.composition.weight_hashes import check_exact, sha256
 from pipeline.support import command, locations, provenance
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     progress = command.progress("weights")
     weights = Start()
     if params.init:
-        weights = _backbone(params.init)
+        weights = _backbone(params.init, exact=params.hand_over == "better")
     elif params.start_from:
         parent = params.start_from
         method, optimizer = (_cached(md5, parent.name) for md5 in params.start_hashes)
@@ -39,11 +39,13 @@ def main() -> None:
     save_tensors(tensors, locations.TEACHER, metadata)
 
 
-def _backbone(init: Init) -> Start:
+def _backbone(init: Init, *, exact: bool) -> Start:
     file, prefix = _checked_file(init)
     name = init.name if init.hash.startswith("md5:") else file
     encoder = foreign.load(file, prefix, exact=False, name=name)
-    if encoder.deviation:
+    if exact:
+        check_exact(encoder, init.name, "init")
+    elif encoder.deviation:
         command.progress("weights").say(f"{init.name} was trained {encoder.deviation}; ours is not")
     bands = transform_in(encoder.metadata, name).bands
     names = bands.names if bands else ()
@@ -54,7 +56,8 @@ def _backbone(init: Init) -> Start:
 def _teacher(teacher: Init) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Its tensors; and its architecture, transform, name, hash and licence, for `cl.load` too."""
     file, prefix = _checked_file(teacher, "teacher")
-    encoder = foreign.load(file, prefix, name=teacher.name)
+    encoder = foreign.load(file, prefix, exact=False, name=teacher.name)
+    check_exact(encoder, teacher.name, "teacher")
     transform = transform_of(encoder, teacher.name)
     origin = {"name": teacher.name, "hash": teacher.hash, "licence": licence(encoder.metadata)}
     said = f"teacher {teacher.name}, at {transform.crop} px (licence: {origin['licence']})"
@@ -62,6 +65,7 @@ def _teacher(teacher: Init) -> tuple[dict[str, Tensor], dict[str, str]]:
     return encoder.network.state_dict(), {
         "network": encoder.config.model_dump_json(),
         "transform": transform.model_dump_json(),
+        "licence": origin["licence"],
         "origin": json.dumps(origin),
     }
 

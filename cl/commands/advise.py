@@ -23,8 +23,6 @@ from cl.features.correctness import check_different, correctness
 from cl.pretraining.adaptation import verdict
 from cl.runtime.tables import write_table
 
-TRIAL_FOLDS = round(1 / HOLDOUT)  # one of them judges a trial
-
 
 def advise(
     folder: File,
@@ -100,8 +98,7 @@ def _measure(found: list[Start], images: Sample, together: np.ndarray) -> tuple[
     known = np.flatnonzero(np.isin(images.labels, judged))
     labels, groups = images.labels[known], together[known]
     try:
-        for number in (TRIAL_FOLDS, heads.FOLDS):  # both are possible, or neither is used
-            folds = starts.folds(labels, groups, number) if len(known) else []
+        folds = starts.folds(labels, groups, heads.FOLDS) if len(known) else []
         tables = sorted(file for kind in ("*.csv", "*.parquet") for file in images.folder.glob(kind))
         sentence = f"labels: none; is {tables[0]} their table? (--labels)" if tables else "labels: none"
     except ValueError as error:
@@ -137,7 +134,11 @@ def _trials(
     start: Start, images: Sample, together: np.ndarray, judging: np.ndarray, minutes: float, show: Progress
 ) -> list[Tried]:
     """Adaptations of the start, until one is better on images that it has not seen."""
-    held, rest = parts(images, together, judging)
+    try:
+        held, rest = parts(images, together, judging)
+    except ValueError as error:  # three parts may be impossible where five are not
+        show.say(f"nothing is trained: {error}")
+        return []
     seen, labels, trials = np.intersect1d(rest, judging), images.labels, list[Tried]()
     optimizers = trial.optimizers(start.encoder)
     full = len(optimizers) * trial.recipe_steps(len(rest) * len(images.listed) // len(images))
@@ -164,5 +165,5 @@ def parts(images: Sample, together: np.ndarray, judging: np.ndarray) -> tuple[np
     """
     held = judging[images.is_val[judging]]
     if not len(held):
-        held = judging[starts.folds(images.labels[judging], together[judging], TRIAL_FOLDS)[0][1]]
+        held = judging[starts.folds(images.labels[judging], together[judging], round(1 / HOLDOUT))[0][1]]
     return held, np.flatnonzero(~np.isin(together, together[held]))

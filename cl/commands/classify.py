@@ -104,7 +104,8 @@ def classify(
     tuned = target_of(beside, encoder, suffixes=(classification.FILE,), option="--save")
     if tuned and tuned.exists() and not (before and before.encoder.get("sha256") == opened(tuned).sha256):
         raise ValueError(
-            f"--save {saved} would overwrite {tuned}, which is not its encoder; choose another path"
+            f"--save {saved} would overwrite {tuned}, which is not its encoder; remove that or choose "
+            "another path"
         )
     known = classifier_file.load(used) if used else None
     labelled = opened_table(table, columns, separator)
@@ -129,6 +130,8 @@ def classify(
             trained = replace(trained, encoder=trained.encoder | matching.origin_of(tuned, None))
         if saved:
             classifier_file.save(trained, saved)
+        if tuned and not better:
+            tuned.unlink(missing_ok=True)  # of the classifier that was replaced
     if written:
         classification.write(written, answer, every_class=every_class)
     return answer

@@ -10,7 +10,9 @@ from cl.commands.paths import File, checked, target_of, through_link
 from cl.data.transform import Transform
 from cl.encoders import foreign, formats
 from cl.encoders.encoder import IMAGENET, with_transform
+from cl.encoders.published import file_and_prefix
 from cl.networks.backbones import check_size
+from cl.runtime.tensor_files import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def export(
         ValueError: the encoder is missing or damaged, the format does not support it, the export would
             overwrite it, or images of this size do not fit the network.
     """
-    weights = encoder, Path(encoder) / formats.WEIGHTS
+    file = file_and_prefix(fspath(encoder), prefix)[0]
+    weights = file, file / formats.WEIGHTS
     path = Path(to or Path("exports") / f"{format}{FILES.get(format, '')}")
     if format in FILES:
         path = target_of(path, *weights, suffixes=(FILES[format],)) or path
@@ -68,7 +71,9 @@ def export(
     loaded = with_transform(found, fspath(encoder))
     loaded.set_size(resize, crop)
     transform, has_size = loaded.transform, loaded.records_size
-    metadata = {"network": found.config.model_dump_json(), "license": loaded.licence}
+    metadata = {"network": found.config.model_dump_json()}
+    if loaded.licence != UNKNOWN:
+        metadata["license"] = loaded.licence
     if has_size:
         metadata["transform"] = transform.model_dump_json()
     if format in ("onnx", TIMM):  # the others take ResNets only, which take any size

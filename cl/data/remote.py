@@ -42,7 +42,7 @@ class RemoteFiles:
         self, store: str, cache: Cache, cached_in: str, shards: list[Shard], index: np.ndarray
     ) -> None:
         self._cache, self._cached_in, self._shards = cache, cached_in, shards
-        self._urls = [f"{store}/{shard.name}" for shard in shards]
+        self._urls = [f"{store.rstrip('/')}/{shard.name}" for shard in shards]
         total = sum(shard.bytes for shard in shards)
         needed = ROOM * total * min(1.0, 2 * WINDOW * CHUNK / len(index))
         if cache.limit < needed:  # too small to fetch each piece once per epoch

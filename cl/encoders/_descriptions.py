@@ -15,7 +15,7 @@ from cl.runtime.registry import kinds, module_of
 from cl.runtime.tensor_files import json_object
 
 POOLS: dict[str, Literal["cls", "average"]] = {"token": "cls", "avg": "average"}  # timm's names and ours
-RECORDS = ("network", "parameters", "parent", "teacher")  # metadata of our files that are JSON objects
+RECORDS = ("network", "parameters", "parent")  # metadata of our files that are JSON objects
 # Arguments of timm.create_model that our configuration can hold, or that do not change a trained encoder.
 ARGUMENTS = {"img_size", "dynamic_img_size", "num_classes", "global_pool", "zero_init_last", "weight_init"}
 ARGUMENTS |= {"in_chans"}

@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from cl.data.transform import ImageLike, Transform
 from cl.encoders import foreign
 from cl.encoders._descriptions import first_of
-from cl.encoders.published import file_and_prefix
 from cl.networks.backbones import RGB, Backbone, BackboneConfig, check_size
 from cl.networks.batch_norm import is_untrained
 from cl.networks.passes import dense_features
 from cl.runtime.base_config import check_crop
 from cl.runtime.machine import channels_last, default_device
-from cl.runtime.tensor_files import licence, save_tensors
+from cl.runtime.tensor_files import UNKNOWN, licence, save_tensors
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IMAGENET = Transform(resize=256, crop=224, mean=MEAN, std=STD, upright=True)
@@ -49,7 +48,7 @@ class Encoder(nn.Module):
     choice: which of the file's networks it is, in words; empty if the file has one.
     """
 
-    licence, choice = "unknown", ""
+    licence, choice = UNKNOWN, ""
 
     def __init__(
         self,
@@ -220,8 +219,7 @@ def _batches(
 
 def load(file: str, prefix: str | None = None) -> Encoder:
     """As `cl.load`, on the CPU."""
-    path, prefix = file_and_prefix(file, prefix)
-    return channels_last(with_transform(foreign.load(str(path), prefix), file))
+    return channels_last(with_transform(foreign.load(file, prefix), file))
 
 
 def with_transform(found: foreign.ForeignEncoder, file: str) -> Encoder:
@@ -258,6 +256,7 @@ def save(encoder: Encoder, path: Path) -> None:
     """Write a file that `load` reads, whole or not at all; the encoder has a `config`."""
     assert encoder.config
     metadata = {"network": encoder.config.model_dump_json(), "transform": encoder.transform.model_dump_json()}
+    metadata |= {"license": encoder.licence} if encoder.licence != UNKNOWN else {}
     save_tensors(encoder.network.state_dict(), path, metadata)
 
 
@@ -268,11 +267,11 @@ def built_for(network: nn.Module, config: BackboneConfig | None) -> int:
 
 
 def transform_of(found: foreign.ForeignEncoder, file: str) -> Transform:
-    """As `transform_in`; without a recorded size, the network's if that is smaller or it takes no other."""
+    """As `transform_in`; without a recorded size, the network's if that is small or the only one."""
     transform, side = transform_in(found.metadata, file), built_for(found.network, found.config)
     if "transform" in found.metadata:
         return transform
-    if side >= transform.crop:
+    if side > transform.crop / 2:  # others train at 160 px, and are tested at 224
         with suppress(ValueError):
             check_size(file, found.network, transform.crop, "ImageNet")
             return transform

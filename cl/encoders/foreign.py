@@ -94,7 +94,8 @@ def load(file: str, prefix: str | None = None, *, exact: bool = True, name: str 
         ValueError: the file is missing, holds Python objects that only its own program can read, or does not
             hold exactly one network of a known architecture with finite weights.
     """
-    path, known = published.fetch(file)
+    place, prefix = published.file_and_prefix(file, prefix)
+    path, known = published.fetch(str(place))
     tensors, metadata = _checkpoints.read(path, prefix, described=not published.is_name(file))
     encoder = _recognised(tensors, metadata | known, name or file, prefix)
     if exact and encoder.doubt:

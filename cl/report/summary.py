@@ -93,7 +93,9 @@ def _rows(experiments: list[Experiment], title: Title) -> dict[str, Any]:
         for metric in metrics
     }
     protocols = (varying_keys([row for row, _ in measured_rows(metric, experiments)]) for metric in metrics)
-    measured = [key for keys in protocols for key in keys if key.split(".")[0] in ("data", *GROUPS.values())]
+    named = {"the images": any(key.startswith("dataset.") for key in varying)}
+    differing = ("the images" if key == "data" else key for keys in protocols for key in keys)
+    measured = [key for key in differing if not named.get(key, key.split(".")[0] not in GROUPS.values())]
     several = [group for group in groups if len({experiment.seed for experiment in group}) > 1]
     return {
         "names": _short_names(keys),

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ from cl.runtime.files import PARTIAL
 
 METADATA = "cl"  # a single entry: the order of several, and so the file's bytes, would vary
 CHECKSUM = "crc32"
+UNKNOWN = "unknown"  # licence
 
 
 class DamagedError(ValueError):
@@ -97,10 +99,12 @@ def json_object(text: str, what: str) -> dict[str, Any]:
 
 
 def licence(metadata: dict[str, str]) -> str:
-    """The licence of a file of weights, else of its start and its teacher, else "unknown"."""
-    origins = [json.loads(metadata[key]) for key in ("parent", "teacher") if key in metadata]
+    """The licence of a file of weights, else of its start and its teacher, else UNKNOWN."""
+    origins = [json.loads(metadata.get("parent", "{}"))]
+    with suppress(DamagedError):  # a name by another program
+        origins.append(json_object(metadata.get("teacher", "{}"), "teacher"))
     licences = dict.fromkeys(str(origin["licence"]) for origin in origins if "licence" in origin)
-    return metadata.get("licence") or metadata.get("license") or " and ".join(licences) or "unknown"
+    return metadata.get("licence") or metadata.get("license") or " and ".join(licences) or UNKNOWN
 
 
 def check_values(tensors: dict[str, Tensor], file: str | Path) -> None:

@@ -84,12 +84,12 @@ class Work:
 
     def _deliver(self, shard: Shard) -> Shard:
         """Move a shard to the store, if configured, under a name with its hash; remove an empty shard."""
-        path = self.folder / shard.name
-        if shard.images and not self.storage.store:
+        path, store = self.folder / shard.name, self.storage.store
+        if shard.images and not store:
             return shard
-        if shard.images:
+        if shard.images and store:
             shard = shard.model_copy(update={"name": f"{path.stem}-{shard.sha256[:12]}.tar"})
-            stores.upload(path, f"{self.storage.store}/{shard.name}")
+            stores.upload(path, f"{store.rstrip('/')}/{shard.name}")
         path.unlink()
         return shard
 

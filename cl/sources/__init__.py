@@ -101,11 +101,6 @@ class Storage(BaseConfig):
         """The settings that say which images training draws together, if any; a new value retrains."""
         return {}
 
-    @field_validator("store")
-    @classmethod
-    def _without_slash(cls, store: str | None) -> str | None:
-        return store and store.rstrip("/")
-
     @model_validator(mode="after")
     def _settings_fit(self) -> "Storage":
         if self.store is not None and not (stores.is_url(self.store) or Path(self.store).is_absolute()):

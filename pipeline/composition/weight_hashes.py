@@ -38,15 +38,12 @@ def of_init(name: str, key: str = "init", *, exact: bool = False) -> tuple[str, 
         normalisation = {key: list(getattr(IMAGENET, key)) for key in ("mean", "std")}
         digest = Path(torchvision_url(name)).stem.rsplit("-", 1)[1]
         return f"sha256:{digest}", {"backbone": backbone, "dataset": normalisation}
-    file, prefix = (fetch(name)[0], None) if is_name(name) else file_and_prefix(name)
+    file = fetch(name)[0] if is_name(name) else file_and_prefix(name)[0]
     if file.is_file():
         digest = sha256(file, name)
-        encoder = foreign.load(name if is_name(name) else str(file), prefix, exact=exact)
-        if exact and encoder.deviation:
-            remedy = "hand_over=trained or " * (key == "init")
-            raise ValueError(
-                f"{key}={name} was trained {encoder.deviation}, unlike our network; choose {remedy}another"
-            )
+        encoder = foreign.load(name, exact=False)
+        if exact:
+            check_exact(encoder, name, key)
         takes_rgb = encoder.config.channels == RGB and not transform_in(encoder.metadata, name).bands
         if key == "teacher" and not takes_rgb:
             raise ValueError(
@@ -65,6 +62,15 @@ def of_init(name: str, key: str = "init", *, exact: bool = False) -> tuple[str, 
         "backbone": {key: value for key, value in backbone.items() if key != "channels"},
         "dataset": {} if mean is None else {"mean": mean, "std": std},
     }
+
+
+def check_exact(encoder: foreign.ForeignEncoder, name: str, key: str) -> None:
+    """Raises ValueError if our network may not compute what the one of the parameter `key` does."""
+    remedy = "hand_over=trained or another" if key == "init" else "another"
+    if encoder.doubt:
+        raise ValueError(f"{encoder.doubt}; or choose {remedy}")
+    if encoder.deviation:
+        raise ValueError(f"{key}={name} was trained {encoder.deviation}, unlike our network; choose {remedy}")
 
 
 def of_teacher(name: str) -> tuple[str, int]:

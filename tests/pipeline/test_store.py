@@ -10,7 +10,7 @@ from tests.support.clone import Clone
 from tests.support.pictures import tree
 from tests.support.server import object_store
 
-STORE = "s3://bucket/shards"
+STORE = "s3://bucket/shards/"
 SETTINGS = [
     *("dataset=folder", "dataset.name=own", "dataset.crop=32", "dataset.resize=32", f"dataset.store={STORE}"),
     *("dataset.shard_images=50", "dataset.scenes.train=2", "dataset.scenes.val=2", "optim.batch_size=32"),

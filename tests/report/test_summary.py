@@ -112,7 +112,7 @@ def test_own_images_are_told_apart_and_further_differences_named() -> None:
 def test_other_data_and_protocols_below_a_column_are_named() -> None:
     found = [default_run(run, run, 60.0) for run in ("seed=0", "evaluations.knn.k=1")]
     found.append(experiment("other", "evaluation=[linear]", [measured("linear", "top1", 50.0)]))
-    for data, named in (("d", "evaluations.knn.k"), ("e", "data, evaluations.knn.k")):
+    for data, named in (("d", "evaluations.knn.k"), ("e", "the images, evaluations.knn.k")):
         found[0].provenance["prepare"]["data_manifest_sha256"] = data
         assert all(f"also differ in {named}." in text for text in page(found, composed_of()))
 

@@ -156,6 +156,7 @@ def finetune(
             report(BATCH)
     assert encoder.config
     tuned = Encoder(network, encoder.transform, encoder.architecture, config=encoder.config)
+    tuned.licence = encoder.licence
     trained, offset = (parameter.detach().cpu().numpy() for parameter in (weights, bias))
     return tuned, Head(trained, offset, 1.0, head.multilabel)
 

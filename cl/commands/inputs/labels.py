@@ -132,13 +132,11 @@ class Labels:
         return [self._about] if "; " in self._about else []
 
     def remarks(self) -> list[str]:
-        """Sentences about columns that are not read, empty cells and rows of other images, if any."""
+        """Sentences about columns that are not read, and rows of other images, if there are any."""
         remarks = self.ignored()
         for option in sorted(set().union(*self._others.values())):
-            values = [cells.get(option, "") for cells in self._others.values()]
-            remarks += table.alike(sorted({*values}), f"values of {option}")
-            if unknown := values.count(""):
-                remarks.append(f"images without a value of {option}, which leaves them out: {unknown}")
+            values = {cells.get(option, "") for cells in self._others.values()}
+            remarks += table.alike(sorted(values), f"values of {option}")
         if unused := self.unused():
             rows = counted(len(unused), "rows")
             remarks.append(f"{self.file}: left out {rows}, such as {unused[0]}: no such image")

@@ -75,11 +75,15 @@ def without_negatives(params: Params, train: Reader) -> int:
 
 
 def _some_have_negatives(params: Params, train: Reader) -> None:
-    if without_negatives(params, train) == len(train):
+    clusters = hasattr(params.method, "group")  # CLD's loss between clusters ignores groups
+    if not clusters and without_negatives(params, train) == len(train):
         causes = [f"dataset.{role}={name}" for role, name in params.dataset.value_columns.items()]
+        if params.dataset.tile:
+            causes.append("dataset.tile (tiles of an image are a group)")
         raise ValueError(
-            f"{' and '.join(['groups', *causes])} leave all training images without negatives; choose other "
-            "columns, or images of more groups (a column such as source is one of groups unless renamed)"
+            f"{' and '.join(['groups', *causes])} leave all training images without negatives; give images "
+            "of more groups, choose other columns (one such as source is of groups unless renamed), or a "
+            "method without negatives, such as method=byol"
         )
 
 
