@@ -125,6 +125,8 @@ class _Contrastive(_Loss):
         if labels is not None and self.memory_bank is not None:
             raise ValueError("labels cannot be combined with a memory bank, whose rows have none; omit one")
         with single_process(not self.gather_distributed), _without_autocast(views[0]):
+            if isinstance(temperature, Tensor):  # each process receives the mean of its gradients
+                temperature = mean_over_ranks(temperature.to(views[0].device))
             rows = [l2_normalize(view) for view in views]
             if self.memory_bank is not None:
                 return self._loss(self._against_bank(rows, groups, temperature))

@@ -232,12 +232,15 @@ def computed() -> dict[str, Tensor]:
     torch.manual_seed(0)
     bank = cl.InfoNCELoss(T, (30, WIDTH), gather_distributed=True)
     cases |= {f"bank {step}": (bank, 2, {"groups": groups}) for step in range(4)}
+    learnt = nn.Parameter(torch.tensor(T, dtype=torch.float64))
+    cases["learnt"] = (cl.InfoNCELoss(learnt, gather_distributed=True), 2, {})
     for name, (loss, count, options) in cases.items():
         views = [local_part(view.detach()).requires_grad_() for view in everything[:count]]
         value = loss(*views, **{key: local_part(x) for key, x in options.items()})
         value.backward()
         found[name] = mean_over_ranks(value.detach())
         found[f"{name}'"] = torch.stack([gather(v.grad) for v in views]) / (12 // len(views[0]))
+    found["learnt temperature'"] = learnt.grad
     return found
 
 
