@@ -33,7 +33,7 @@ def draw(detections: list[Detections], dataset: DataSet, path: Path) -> None:
 
 def _overlay(picture: Picture.Image, detections: Detections, classes: list[str]) -> Picture.Image:
     scale = SIDE / max(picture.size)
-    result = picture.resize((round(picture.width * scale), round(picture.height * scale)))
+    result = picture.resize([max(1, round(side * scale)) for side in picture.size])
     pen = ImageDraw.Draw(result)
     for i in np.flatnonzero(detections.scores >= SHOWN_SCORE):
         label = detections.labels[i]

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image as Picture
 
 from cl.detection.data import read
+from cl.detection.drawing import draw
 from cl.detection.engines.torchvision import Detector
+from cl.detection.records import DataSet, Findings, Record
 from cl.detection.samples import TrainImages
 from cl.detection.transfer import Detection, estimate_statistics
 from pipeline.support.locations import transform
@@ -13,6 +16,7 @@ from tests.support.detection import (
     ap50_of_overfitting,
     assert_resumes_bit_for_bit,
     build_backbone,
+    detections,
     small,
     tuned,
 )
@@ -31,6 +35,13 @@ def test_a_transfer_writes_metrics_tables_and_a_picture(params, scenes_folder, t
     assert set(metrics) == METRICS[name]
     assert {p.name for p in tmp_path.iterdir()} == {"detections.png", "classes.csv", "epochs.csv", "data.csv"}
     assert len((tmp_path / "classes.csv").read_text().splitlines()) == 1 + len(data.classes)
+
+
+def test_an_image_of_one_pixels_height_is_drawn(tmp_path) -> None:
+    Picture.new("RGB", (600, 1)).save(tmp_path / "long.png")
+    record = Record(1, tmp_path / "long.png", 600, 1, np.zeros((0, 4)), np.zeros(0), np.zeros(0, bool))
+    found = detections([[0, 0, 9, 1]], [0.9], [0])
+    draw([found], DataSet(["car"], [], [record], Findings()), tmp_path / "sheet.png")
 
 
 def test_statistics_are_those_of_all_batches(params, here, scenes_folder) -> None:
