@@ -27,4 +27,4 @@ class Method(ClusterMethod, TargetQueueMethod):
         both = in_passes(self.embed_twice, queries, separate=2)  # (N, 2, D) each
         self.enqueue_after_step(keys, batch)
         instances = [self.against_queue(x[:, 0], keys, batch) for x in both]
-        return instances + self.cluster_contrasts(both)
+        return self.with_clusters(instances, both)

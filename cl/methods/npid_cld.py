@@ -24,4 +24,4 @@ class Method(ClusterMethod, MemoryBankMethod):
         both = in_passes(self.embed_twice, batch.views, separate=2)  # (N, 2, D) each
         queries = [x[:, 0] for x in both]
         self.remember_views(queries, batch)
-        return self.against_bank(queries, batch) + self.cluster_contrasts(both)
+        return self.with_clusters(self.against_bank(queries, batch), both)

@@ -1,5 +1,6 @@
 """CLD's second branch: the clusters of one view are classes for the other (Wang et al. 2021, section 3)."""
 
+from dataclasses import replace
 from typing import Literal, Self
 
 import torch
@@ -70,13 +71,14 @@ class ClusterMethod(BaseMethod):
         hidden = self.projector[:-1](self.backbone(images))
         return l2_normalize(torch.stack([self.projector[-1](hidden), self.group_head(hidden)], 1))
 
-    def cluster_contrasts(self, both: list[Tensor]) -> list[Contrast]:
-        """Each of the first two views against the other's centres; that of the image's cluster is positive.
+    def with_clusters(self, instances: list[Contrast], both: list[Tensor]) -> list[Contrast]:
+        """Also each of the first two views against the other's centres; the image's cluster is positive.
 
         A centre represents many images, so the data's groups do not apply. `both`: V x (N, 2, D), of
-        `embed_twice`; the loss between images has V terms, that between clusters two.
+        `embed_twice`. The mean over the V + 2 terms is half of: that over V, plus lambda times that over two.
         """
-        config, contrasts = self.clustering, []
+        config, terms = self.clustering, len(both) + 2
+        contrasts = [replace(each, weight=terms / (2 * len(both))) for each in instances]
         first, second = both[0][:, 1], both[1][:, 1]
         with torch.autocast(first.device.type, enabled=False):
             clusters = [_clusters(gather(view), config) for view in (second, first)]
@@ -85,7 +87,7 @@ class ClusterMethod(BaseMethod):
             start = positive // config.clusters * config.clusters  # of the part's centres
             others = torch.arange(config.clusters - 1, device=start.device) + start
             negatives = Negatives(centres, selected=others + (others >= positive))  # (N, k - 1)
-            weight = config.weight * len(both) / 2
+            weight = config.weight * terms / 4
             contrasts.append(Contrast(queries, centres[positive], negatives, config.temperature, weight))
         return contrasts
 
