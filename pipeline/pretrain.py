@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from cl.config import Params
 from cl.config.rules import check_data
 from cl.config.rules.data import without_negatives
-from cl.console.progress import Progress
+from cl.console.progress import Progress, Usage
 from cl.console.wording import counted
 from cl.data.reader import Reader
 from cl.data.sets import TrainSet
@@ -59,13 +59,16 @@ def main() -> None:
             progress.say(line)
         arms, quality = pretraining.arms(params, queries), list[float]()
 
-        def train_arm(number: int) -> _Trained:
+        def train_arm(number: int, progress: Progress = progress) -> _Trained:
             folder = f"arm{number + 1}" if len(arms) > 1 else ""
             return _trained(arms[number], bank, queries, here, run.checkpoints(folder), progress)
 
         if tested and len(arms) > 1:
             quality = _quality_of_arms(params, tested, train_arm, progress)
-        trained = train_arm(quality.index(max(quality)) if quality else 0)  # restored from its checkpoints
+            uncounted = Progress(progress.title, progress.console, usage=Usage())
+            trained = train_arm(quality.index(max(quality)), uncounted)  # restored from its checkpoints
+        else:
+            trained = train_arm(0)
         params, task, rows = trained.params, trained.task, trained.rows
         outcome = tested.keep_better(task.method.evaluated[0], params.seed) if tested else None
         unchanged = outcome is not None and not outcome.is_better

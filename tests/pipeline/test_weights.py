@@ -151,11 +151,14 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     assert run(prepared, *adapt) == ""
     handed_over, *_ = models(prepared).values()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in handed_over.items())
-    found = json.loads((prepared / "results" / "pretrain.provenance.json").read_text())["adaptation"]
+    provenance = prepared / "results" / "pretrain.provenance.json"
+    recorded = json.loads(provenance.read_text())
+    found = recorded["adaptation"]
     assert found["sentence"].endswith("this run hands over the start encoder")
     assert [row["measure"] for row in found["rows"]][-1] == "mean"
     assert len(found["arms"]) == 3
     assert found["arms"][2] == 0, "a rate that diverges costs its arm, not the run"
+    assert recorded["images_seen"] == 32 * (3 + 2 * 3 + 1), "the chosen arm is not counted twice"
     assert len(epochs(prepared)) == 1 + found["arms"].index(max(found["arms"]))
     monkeypatch.chdir(prepared)
     assert evaluate.load(config.load(prepared / "params.yaml")).heads == {}
@@ -170,6 +173,7 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     *_, resumed = answers(prepared, [Stage(("pretrain",), scratch)])
     assert "arm 1 of 3" in resumed.stderr
     assert "epoch 1/1" not in resumed.stderr, "the first arm is not trained again"
+    assert json.loads(provenance.read_text())["images_seen"] == recorded["images_seen"]
     assert_same_bits(models(prepared), uninterrupted)
 
 
