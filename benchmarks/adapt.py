@@ -94,7 +94,7 @@ def trained(params: Params, way: str, folder: Path) -> Outcome:
             backbone = task.method.evaluated[0]
             found.append((adaptation.quality(backbone, params.seed), backbone))
         _, best = max(found, key=itemgetter(0))
-        return adaptation.keep_better(best, params.seed)
+        return adaptation.judged(best, params.seed)
 
 
 def train_by(

@@ -91,6 +91,7 @@ def run(params: Params, readers: list[Reader]) -> tuple[dict[str, float], float]
         )
         analyzed = analyses.AnalysisContext(
             method=task.method,
+            backbone=backbone,
             views=list(params.views.values()),
             epochs=rows,
             kept=kept,

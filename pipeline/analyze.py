@@ -42,6 +42,7 @@ def main(name: str) -> None:
         results.notes |= transform.shown
         context = AnalysisContext(
             method=here.place(method).eval(),
+            backbone=here.place(backbones.load(params.backbone, locations.BACKBONE)),
             views=list(params.views.values()),
             train=train,
             val=val,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from torch import Tensor
 from torch.optim import Optimizer
 
 from cl.config import Params
@@ -70,10 +71,10 @@ def main() -> None:
         else:
             trained = train_arm(0)
         params, task, rows = trained.params, trained.task, trained.rows
-        outcome = tested.keep_better(task.method.evaluated[0], params.seed) if tested else None
-        unchanged = outcome is not None and not outcome.is_better
+        outcome = tested.judged(task.method.evaluated[0], params.seed) if tested else None
+        kept_start = tested.start if tested and outcome and not outcome.is_better else None
         if command.is_main_process():
-            _write_results(results, trained, unchanged=unchanged)
+            _write_results(results, trained, unchanged=kept_start is not None)
             if outcome:
                 results.notes["adaptation"] = outcome.notes | {"arms": quality}
                 progress.say(outcome.sentence)
@@ -84,7 +85,7 @@ def main() -> None:
             parent = results.notes["parent"] = weights.summary(params.start_name)
             provenance.check_unchanged("pretrain")
             origins = {"parent": parent, "teacher": teacher.note(results, params, here)}
-            _save_models(trained, origins, 0 if unchanged else rows[-1]["epoch"])
+            _save_models(trained, origins, kept_start)
 
 
 class _Trained(NamedTuple):
@@ -197,8 +198,7 @@ def _write_results(results: command.Results, trained: _Trained, *, unchanged: bo
     view_sheet.draw(trained.data, results.folder / "views.png")
     results.notes |= trained.data.transform.shown
     if trained.kept.exists():
-        last = "" if unchanged else f"{rows[-1]['epoch']}.safetensors"  # models/method.safetensors
-        ignored = shutil.ignore_patterns(last)
+        ignored = shutil.ignore_patterns(f"{rows[-1]['epoch']}.safetensors")  # models/method.safetensors
         shutil.copytree(trained.kept, results.folder / trained.kept.name, ignore=ignored)
     results.metrics["pretrain_loss"] = rows[-1]["loss"]
     if "knn_top1" in rows[-1] and not unchanged:  # there are labels, and it is that of this encoder
@@ -217,19 +217,22 @@ def _write_results(results: command.Results, trained: _Trained, *, unchanged: bo
     }
 
 
-def _save_models(trained: _Trained, origins: dict[str, Any], epochs: int) -> None:
-    """Save the backbone for evaluations, the method for analyses, the optimizer for later runs."""
+def _save_models(trained: _Trained, origins: dict[str, Any], start: dict[str, Tensor] | None) -> None:
+    """Save the backbone for evaluations, the method for analyses, the optimizer for later runs.
+
+    If the backbone that is handed over is the start, the method keeps the trained one, to which it belongs.
+    """
     method, transform = trained.task.method, trained.data.transform
     metadata = {
         "transform": transform.model_dump_json(),
         "parameters": json.dumps(provenance.declared("pretrain")[1]),
         "data_manifest_sha256": locations.manifest_hash(),
-        "epochs": str(epochs),
+        "epochs": "0" if start else str(trained.rows[-1]["epoch"]),  # of the backbone
     }
     if transform.bands:  # the parameters do not tell how many
         metadata["network"] = trained.params.backbone.model_dump_json()
     metadata |= {name: json.dumps(origin) for name, origin in origins.items() if origin}
-    save_tensors(method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
+    save_tensors(start or method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
     save_tensors(method.state_dict(), locations.METHOD, metadata)
     save_tensors(optimizer_state(method, trained.optimizer), locations.OPTIMIZER, metadata)
 

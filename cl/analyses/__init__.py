@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from cl.data.order import Plan, reduced
 from cl.data.reader import Reader
@@ -49,27 +49,24 @@ class BatchesConfig(AnalysisConfig):
 class AnalysisContext(MeasurementContext):
     """A trained method in eval mode, and the views and log of its training.
 
+    backbone: the encoder that the run handed over: the method's, or the start of the training.
     epochs: the rows of results/pretrain/epochs.csv.
     kept: files of the method after earlier epochs (`optim.keep_every`), by epoch.
     """
 
     method: BaseMethod
+    backbone: nn.Module
     views: list[View]
     epochs: list[dict[str, float]]
     kept: dict[int, Path]
 
     def by_epoch(self) -> Iterator[tuple[int, Self]]:
-        """Contexts of the kept epochs, in order, then the finished one; use each before taking the next.
-
-        If the last epoch was kept, the finished method has the start's backbone instead, and is left out.
-        """
+        """Contexts of the kept epochs, in order, then the finished one; use each before taking the next."""
         method = copy.deepcopy(self.method) if self.kept else self.method
         for epoch, path in sorted(self.kept.items()):
             load_state(method, load_tensors(path)[0], path, "run `dvc repro pretrain`")
             yield epoch, replace(self, method=method)
-        last = int(self.epochs[-1]["epoch"])
-        if last not in self.kept:
-            yield last, self
+        yield int(self.epochs[-1]["epoch"]), self
 
     @torch.no_grad()
     def embeddings(
@@ -78,13 +75,13 @@ class AnalysisContext(MeasurementContext):
         """Unit rows (N, D) of `count` views of random batches, augmented like training's large views.
 
         The trained encoder computes them, even if the method evaluates another one (DINO). With `of`
-        "backbone", they are the features of the backbone that is evaluated.
+        "backbone", they are the features of the backbone that was handed over.
         """
         for batch in self._batches(self._large(count), batch_size, batches):
             if of == "embedding":
                 yield [self.method.embed(view) for view in batch.views]
             else:
-                yield [F.normalize(self.method.evaluated[0](view).float(), dim=1) for view in batch.views]
+                yield [F.normalize(self.backbone(view).float(), dim=1) for view in batch.views]
 
     @torch.no_grad()
     def contrast(self, images: int, batch_size: int, *, queue: bool = False) -> Contrast:

@@ -40,10 +40,9 @@ def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
 
     positions = context.val.part(len(context.val), config.images)
     backbone, projector = context.method.evaluated
-    encoder = Unit(backbone, [projector])
+    encoder = Unit(context.backbone, []) if config.of == "backbone" else Unit(backbone, [projector])
     images = EvalSet(context.val, context.transform, positions)
-    features, embeddings = extract_all(encoder, images, context.machine)
-    rows = (embeddings if config.of == "embedding" else features).cpu().numpy()
+    rows = extract_all(encoder, images, context.machine)[-1].cpu().numpy()
     points = TSNE(perplexity=config.perplexity, init="pca", random_state=context.seed).fit_transform(rows)
     labels = context.val.labels(positions)
     title = f"{len(rows)} validation images by {config.of}, t-SNE"

@@ -37,7 +37,7 @@ class Config(AnalysisConfig):
 
 def analyze(config: Config, context: AnalysisContext) -> dict[str, float]:
     """same_class, if there are labels: percent of the nearest training images with an image's class."""
-    encoder = Unit(context.method.evaluated[0], [])
+    encoder = Unit(context.backbone, [])
     parts = ((context.train, config.bank), (context.val, config.queries))
     images = [EvalSet(reader, context.transform, reader.evaluated(most)) for reader, most in parts]
     bank, queries = (extract(encoder, each, context.machine, context.progress.count) for each in images)

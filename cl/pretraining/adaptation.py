@@ -81,7 +81,8 @@ class Outcome:
         """For the report."""
         comparison = asdict(self.comparison) if self.comparison else {"rows": []}
         classes = [asdict(each) for each in self.classes]
-        return comparison | {"classes": classes, "sentence": self.sentence, "paid_runs": RUNS}
+        judged = {"is_better": self.is_better, "sentence": self.sentence}
+        return comparison | judged | {"classes": classes, "paid_runs": RUNS}
 
 
 class Adaptation:
@@ -152,18 +153,15 @@ class Adaptation:
         found = correctness((rows[~half],), labels[~half], (rows[half],), labels[half], seed=seed)
         return float(np.mean(list(found.values())))
 
-    def keep_better(self, backbone: nn.Module, seed: int) -> Outcome:
-        """Compare a trained backbone with its start, and leave the better one in it."""
-        outcome = Outcome()
-        if self.labelled:
-            after, (labels, truth) = self._features(backbone), self.labels
-            banks = self.before[0][self.bank], after[0][self.bank]
-            scores = correctness(banks, labels[self.bank], (self.before[1], after[1]), truth, seed=seed)
-            classes = self.sets[0].reader.manifest.classes
-            outcome = verdict(scores, [classes[label] for label in truth], self.groups[1], seed)
-        if not outcome.is_better:
-            backbone.load_state_dict(self.start)
-        return outcome
+    def judged(self, backbone: nn.Module, seed: int) -> Outcome:
+        """The comparison of a trained backbone with its start."""
+        if not self.labelled:
+            return Outcome()
+        after, (labels, truth) = self._features(backbone), self.labels
+        banks = self.before[0][self.bank], after[0][self.bank]
+        scores = correctness(banks, labels[self.bank], (self.before[1], after[1]), truth, seed=seed)
+        classes = self.sets[0].reader.manifest.classes
+        return verdict(scores, [classes[label] for label in truth], self.groups[1], seed)
 
     def _features(self, backbone: nn.Module) -> list[Tensor]:
         """(N, D) of the training images and (M, D) of the held-out ones."""

@@ -43,11 +43,10 @@ def analysed(
         teacher = teacher_of(params.method, len(train))
         setup = Setup(backbone or TinyBackbone(), *about, teacher=teacher)
         (tmp_path / "out").mkdir(exist_ok=True)
+        method = module_of("methods", params.method.kind).Method(params.method, setup).eval().to(here.device)
         usual = {
-            "method": module_of("methods", params.method.kind)
-            .Method(params.method, setup)
-            .eval()
-            .to(here.device),
+            "method": method,
+            "backbone": method.evaluated[0],
             "views": list(params.views.values()),
             "train": train,
             "val": val,

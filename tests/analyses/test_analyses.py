@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as Picture
-from torch import nn
 
 from cl.analyses import (
     alignment_uniformity,
@@ -20,6 +19,7 @@ from cl.analyses import (
 from cl.data.reader import Reader
 from cl.data.views import View, centre
 from cl.report.charts import Chart
+from cl.runtime.registry import module_of
 from cl.runtime.tensor_files import save_tensors
 from pipeline.support.locations import transform
 from tests.support.analyses import SMALL, tiny_params
@@ -28,6 +28,7 @@ from tests.support.objective import l2_normalize
 from tests.support.tiny import Colour
 
 TAU = 0.2
+FEATURES = ["embedding", "backbone"]
 
 
 def test_the_share_of_easy_pairs_is_known() -> None:
@@ -51,7 +52,7 @@ def test_similarity_and_variance_of_views_are_known() -> None:
     assert views.spread(loop)[0].tolist() == pytest.approx(cosines)
 
 
-@pytest.mark.parametrize("of", ["embedding", "backbone"])
+@pytest.mark.parametrize("of", FEATURES)
 def test_the_views_that_are_compared_are_those_of_the_chosen_features(of, analysed, shipped) -> None:
     """Whose width is (1 - similarity) / variance."""
     context = analysed(tiny_params("simclr"))
@@ -82,8 +83,6 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
         assert not (context.out / "by_epoch_margin.chart.json").exists()
         kept[epoch] = tmp_path / f"{epoch}.safetensors"
         save_tensors(context.method.state_dict(), kept[epoch])
-    rejected = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
-    assert [epoch for epoch, _ in rejected.by_epoch()] == [3, 20, 40], "no second context for epoch 40"
     del kept[40]
     context = replace(context, kept=kept, epochs=[{"epoch": 40.0}])
     found = gradient_norm.analyze(settings, context)
@@ -98,14 +97,26 @@ def test_gradients_are_measured_at_the_kept_epochs(analysed, shipped, tmp_path) 
         assert drawn.get("bound") == (bound if name == "margin" else None)
 
 
-def test_neighbours_are_those_of_the_encoder_that_is_evaluated(analysed, params, monkeypatch) -> None:
-    context = analysed(params, backbone=Colour())
-    settings = neighbours.Config(kind="neighbours", rows=1, bank=None, queries=None)
-    expected = neighbours.analyze(settings, context)
-    teacher = context.method.backbone
-    context.method.teacher, context.method.backbone = teacher, nn.Flatten()
-    monkeypatch.setattr(type(context.method.config), "evaluated", ("teacher", "projector"))
-    assert neighbours.analyze(settings, context) == expected
+@pytest.mark.parametrize(
+    ("kind", "of", "changes"),
+    [
+        ("neighbours", {}, True),
+        *((kind, {"of": of}, of == "backbone") for kind in ("embedding", "views") for of in FEATURES),
+        ("alignment_uniformity", {}, False),
+        ("npc", {}, False),
+    ],
+)
+def test_a_start_that_is_handed_over_and_what_was_trained_do_not_mix(
+    kind, of, changes, analysed, shipped
+) -> None:
+    """Features are those of the encoder that is handed over; embeddings are the finished method's."""
+    context, module = analysed(tiny_params("simclr")), module_of("analyses", kind)
+    config = module.Config.model_validate({**shipped[kind], **SMALL.get(kind, {}), **of})
+    found, of_start = (
+        module.analyze(config, replace(context, backbone=backbone))
+        for backbone in (context.backbone, Colour())
+    )
+    assert (of_start != found) == changes
 
 
 @pytest.mark.parametrize(("bank", "queries", "tile"), [(None, None, None), (70, 40, None), (70, 40, 64)])

@@ -136,7 +136,7 @@ def test_a_given_backbone_leaves_everything_else_as_in_a_fresh_run(prepared, tmp
 
 
 def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, monkeypatch) -> None:
-    """Its projector belongs to the other encoder and is not evaluated."""
+    """The projector belongs to the trained encoder: the method keeps both, and neither is evaluated."""
     file = tmp_path / "given.safetensors"
     save_encoder(file, stem="small", width=0.25)
     adapt = [f"init={file}", "hand_over=better", "optim.epochs=1", "optim.base_lr=1.0e-9"]
@@ -149,7 +149,8 @@ def test_a_run_hands_over_its_start_unless_it_became_better(prepared, tmp_path, 
     tensors["bn1.bias"] += 0.1
     save_tensors(tensors, file, metadata)
     assert run(prepared, *adapt) == ""
-    handed_over, *_ = models(prepared).values()
+    handed_over, method, *_ = models(prepared).values()
+    assert not all(torch.equal(method[f"backbone.{name}"], tensor) for name, tensor in handed_over.items())
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in handed_over.items())
     provenance = prepared / "results" / "pretrain.provenance.json"
     recorded = json.loads(provenance.read_text())

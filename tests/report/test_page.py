@@ -386,6 +386,7 @@ def test_an_adapted_encoder_is_compared_with_its_start_first(values, tmp_path) -
         "rows": rows,
         "images": 300,
         "groups": 300,
+        "is_better": False,
         "sentence": "cannot tell; the start is handed over",
         "classes": [rows[1] | {"measure": "rare", "images": 7}],
     }
@@ -393,6 +394,7 @@ def test_an_adapted_encoder_is_compared_with_its_start_first(values, tmp_path) -
     page = render(values, tmp_path)
     assert box(page).strip().splitlines()[0] == "Cannot tell; the start is handed over."
     table = re.sub("<.*?>", " ", page.split("Start and adapted encoder</h2>")[1].split("</table>")[0])
+    assert "features are those of the start" in page.split("Analyses</h2>")[1]
     assert re.search(r"rare, 7 images +60.0 +61.0", table)
     assert re.search(r"300 held-out images.* kNN +70.0 +75.0 +\(\+5.0\) +\[1.0, 9.0\]", table, re.DOTALL)
 
