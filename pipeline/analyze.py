@@ -1,11 +1,13 @@
 """analyze: one analysis of the finished method."""
 
 import csv
+import json
 from typing import Any
 
 import click
 
 from cl.analyses import AnalysisContext
+from cl.config import with_arm
 from cl.methods import Setup
 from cl.networks import backbones
 from cl.runtime.metric_info import BACKBONE, measurements
@@ -33,7 +35,10 @@ def main(name: str) -> None:
     about = params.temperature, params.patches, 1, params.seed, len(train), within, keys
     setup = Setup(backbone, *about)
     method = module_of("methods", params.method.kind).Method(params.method, setup)
-    load_state(method, load_tensors(locations.METHOD)[0], locations.METHOD, "run `dvc repro pretrain`")
+    tensors, metadata = load_tensors(locations.METHOD)
+    load_state(method, tensors, locations.METHOD, "run `dvc repro pretrain`")
+    if "arm" in metadata:
+        params = with_arm(params, json.loads(metadata["arm"]))
     transform = locations.transform(params.dataset, train)
     with (command.RESULTS / "pretrain/epochs.csv").open(newline="") as file:
         epochs = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]

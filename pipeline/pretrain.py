@@ -73,10 +73,11 @@ def main() -> None:
         params, task, rows = trained.params, trained.task, trained.rows
         outcome = tested.judged(task.method.evaluated[0], params.seed) if tested else None
         kept_start = tested.start if tested and outcome and not outcome.is_better else None
+        arm = params.model_dump(mode="json", include={"optim", "views"}) if quality else {}
         if command.is_main_process():
             _write_results(results, trained, unchanged=kept_start is not None)
             if outcome:
-                results.notes["adaptation"] = outcome.notes | {"arms": quality}
+                results.notes |= {"adaptation": outcome.notes | {"arms": quality}, "arm": arm}
                 progress.say(outcome.sentence)
             sizes = params.method.embedding_width, len(queries.evaluated(params.optim.monitor.queries))
             found = collapse.verdict(rows, *sizes, negatives=bool(task.negatives))
@@ -84,7 +85,7 @@ def main() -> None:
             progress.say(found.sentence)
             parent = results.notes["parent"] = weights.summary(params.start_name)
             provenance.check_unchanged("pretrain")
-            origins = {"parent": parent, "teacher": teacher.note(results, params, here)}
+            origins = {"parent": parent, "teacher": teacher.note(results, params, here), "arm": arm}
             _save_models(trained, origins, kept_start)
 
 

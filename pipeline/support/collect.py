@@ -143,8 +143,9 @@ def _experiment(candidate: _Candidate, params: dict[str, Any], read: ResultFiles
 
 
 def put_used_values(params: dict[str, Any], provenance: dict[str, dict[str, Any]]) -> None:
-    """Replace parameters that were changed for few images by those that the results record."""
+    """Replace parameters that an arm or few images changed by those that the results record."""
     pretraining = provenance.get("pretrain", {})
+    params |= pretraining.get("arm", {})
     for name in ("batch_size", "epochs"):
         if name in pretraining:
             params["optim"][name] = pretraining[name]

@@ -80,6 +80,7 @@ PARAMS = {
     "analyses": {},
     "baselines": {},
 }
+ARM = {"optim": {"base_lr": 0.12, "batch_size": 128}}
 
 
 def fill(repository: Repository, top1: float, **used: object) -> None:
@@ -89,7 +90,12 @@ def fill(repository: Repository, top1: float, **used: object) -> None:
     repository.put(
         "pretrain",
         "results/pretrain.provenance.json",
-        {"parameters": {"seed": 0, "loss": {"kind": "dcl"}, **used}, "batch_size": 8, "bn_group": 4},
+        {
+            "parameters": {"seed": 0, "loss": {"kind": "dcl"}, **used},
+            "batch_size": 8,
+            "bn_group": 4,
+            "arm": ARM,
+        },
     )
     epochs = repository.put("log", "epochs.csv", b"epoch,loss\n1,2.5\n")
     entries = [{"relpath": "epochs.csv", "md5": epochs}]
@@ -127,12 +133,12 @@ def test_experiments_their_base_the_workspace_and_branches_are_collected(reposit
     assert [e.name for e in distinct([found, workspace, branch])] == ["lucky-name", "workspace"]
 
 
-def test_the_parameters_are_those_that_few_images_allowed(repository) -> None:
+def test_the_parameters_are_those_of_the_arm_that_few_images_allowed(repository) -> None:
     fill(repository, 61.0)
     repository.commit(PARAMS)
     for found in collect(print):
-        used = found.params["optim"]["batch_size"], found.params["bn_group"], found.params["evaluations"]
-        assert used == (8, 4, {"knn": {"k": 6}})
+        used = found.params["optim"], found.params["bn_group"], found.params["evaluations"]
+        assert used == ({"base_lr": 0.12, "batch_size": 8}, 4, {"knn": {"k": 6}})
 
 
 def test_an_outdated_result_is_not_collected(repository) -> None:

@@ -390,10 +390,13 @@ def test_an_adapted_encoder_is_compared_with_its_start_first(values, tmp_path) -
         "sentence": "cannot tell; the start is handed over",
         "classes": [rows[1] | {"measure": "rare", "images": 7}],
     }
-    write(tmp_path, "pretrain", **PRETRAINED, state="finished", verdict="done", adaptation=found)
+    found["arms"], views = [50.0, 60.0], {"small": {**values["views"]["random"], "size": 24}}
+    arm = {"optim": values["optim"] | {"kind": "adamw"}, "views": views}
+    write(tmp_path, "pretrain", **PRETRAINED, state="finished", verdict="done", adaptation=found, arm=arm)
     page = render(values, tmp_path)
     assert box(page).strip().splitlines()[0] == "Cannot tell; the start is handed over."
     table = re.sub("<.*?>", " ", page.split("Start and adapted encoder</h2>")[1].split("</table>")[0])
+    assert re.search("arm 2 of 2: .* adamw, learning rate 1,", page) and "2 small of 24 px" in page
     assert "features are those of the start" in page.split("Analyses</h2>")[1]
     assert re.search(r"rare, 7 images +60.0 +61.0", table)
     assert re.search(r"300 held-out images.* kNN +70.0 +75.0 +\(\+5.0\) +\[1.0, 9.0\]", table, re.DOTALL)
