@@ -58,9 +58,9 @@ def main(names: tuple[str, ...], file: str | None, prefix: str | None) -> None:
 def load(params: Params) -> EvaluatedEncoder:
     """The pretrained backbone with its projector, unless the run handed over the backbone it started from."""
     backbone = backbones.load(params.backbone, locations.BACKBONE)
-    tensors, metadata = load_tensors(locations.METHOD)
-    if metadata["epochs"] == "0":  # the projector was trained on other features
+    if load_tensors(locations.BACKBONE)[1]["epochs"] == "0":  # the projector was trained on other features
         return EvaluatedEncoder(backbone)
+    tensors, _ = load_tensors(locations.METHOD)
     projector = params.method.build_projector(backbone.fc_features)
     projector.load_state_dict(below(tensors, f"{params.method.evaluated[1]}."))
     return EvaluatedEncoder(backbone, heads={"embedding": projector})

@@ -228,12 +228,13 @@ def _save_models(trained: _Trained, origins: dict[str, Any], start: dict[str, Te
         "transform": transform.model_dump_json(),
         "parameters": json.dumps(provenance.declared("pretrain")[1]),
         "data_manifest_sha256": locations.manifest_hash(),
-        "epochs": "0" if start else str(trained.rows[-1]["epoch"]),  # of the backbone
+        "epochs": str(trained.rows[-1]["epoch"]),
     }
     if transform.bands:  # the parameters do not tell how many
         metadata["network"] = trained.params.backbone.model_dump_json()
     metadata |= {name: json.dumps(origin) for name, origin in origins.items() if origin}
-    save_tensors(start or method.evaluated[0].state_dict(), locations.BACKBONE, metadata)
+    of_backbone = metadata | ({"epochs": "0"} if start else {})
+    save_tensors(start or method.evaluated[0].state_dict(), locations.BACKBONE, of_backbone)
     save_tensors(method.state_dict(), locations.METHOD, metadata)
     save_tensors(optimizer_state(method, trained.optimizer), locations.OPTIMIZER, metadata)
 
