@@ -145,6 +145,8 @@ def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, 
     model = prepared / "models" / "method.safetensors"
     (prepared / "results/pretrain").mkdir(parents=True, exist_ok=True)
     save_tensors({name: x for name, x in tensors.items() if name != "queue.groups"}, model)
+    backbone = model.with_name("backbone.safetensors")
+    backbone.touch()
     mistakes = {
         "models/method.safetensors does not match the model in queue.groups: ": Stage(("analyze", "npc")),
         "CL_PROCESSES=two: give a number": Stage(("pretrain",), {"CL_PROCESSES": "two"}),
@@ -159,6 +161,7 @@ def test_an_old_model_and_impossible_launches_are_refused_in_one_line(prepared, 
         assert answer.code == 1
         assert answer.stderr.startswith(f"Error: {sentence}"), answer.stderr
     model.unlink()
+    backbone.unlink()
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ METHOD = simclr.Config(
 class InMemory(list[np.ndarray]):
     """Decoded images, for `TrainSet` as a `Reader` without labels, groups and columns."""
 
-    remote, groups, values = False, None, MappingProxyType[str, np.ndarray]({})
+    remote, never_negatives, values = False, None, MappingProxyType[str, np.ndarray]({})
     pixels = list[np.ndarray].__getitem__
 
     def labels(self, positions: np.ndarray) -> np.ndarray:
