@@ -87,11 +87,11 @@ def test_data_that_leaves_no_image_a_negative_is_refused(groups, within, readers
     of, values = -1 + 0 * N if groups is None else groups, 0 * N if within is None else within
     apart = (of[:, None] != of) | ((of < 0) & (N[:, None] != N))
     alone = int((~(apart & (values[:, None] == values)).any(1)).sum())
-    for method, expected in (("simclr", alone), ("moco_cld", alone), ("byol", 0), ("swav", 0)):
+    for method, expected in (("simclr", alone), ("npid_cld", alone), ("byol", 0), ("swav", 0)):
         params = config.check(compose(tmp_path, *FITTING, "analysis=[]", f"method={method}"))
         assert without_negatives(params, train) == expected
         problems = "; ".join(data_problems(params, *readers))
-        refused = expected == 120 and method != "moco_cld"  # whose clusters have negatives
+        refused = expected == 120 and method != "npid_cld"  # whose clusters have negatives
         assert ("dataset: groups leave all training images" in problems) == refused
         assert ("have no negatives" in " ".join(introduction(params, *readers))) == (expected > 60)
 
