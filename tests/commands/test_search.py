@@ -156,6 +156,11 @@ def test_the_prefix_of_an_encoder_is_recorded_however_it_is_given(searched, tmp_
         notes = feature_files.read(to).notes
         assert (notes["encoder"], notes["prefix"]) == (str(encoder), "two.")
         assert len(cl.search(to, new / "a.jpg").names) == 2
+    assert cl.export(
+        "torchvision", encoder=f"{encoder}:two.", to=tmp_path / "exported.safetensors"
+    ).path.exists()
+    with pytest.raises(ValueError, match="would overwrite"):
+        cl.export("torchvision", encoder=f"{encoder}:two.", to=encoder)
 
 
 def test_names_agree_however_their_accents_are_encoded(tmp_path) -> None:

@@ -128,17 +128,23 @@ def test_the_cost_of_a_transformer_includes_its_attention(here: Machine) -> None
 
 @pytest.mark.parametrize(
     ("options", "size"),
-    [(None, 32), ({"img_size": 240, "patch_size": 30}, 240), ({"img_size": 256}, 224), ({}, 32)],
+    [
+        (None, 32),
+        ({"img_size": 240, "patch_size": 30}, 240),
+        ({"img_size": 256}, 224),
+        ({}, 32),
+        ({"img_size": 160}, 224),
+    ],
 )
 def test_a_teacher_without_a_recorded_size_sees_images_that_it_was_built_for(
     options, size, project, tmp_path
 ) -> None:
-    """224 px, unless it was built for less (`None`: a small stem) or takes no other."""
+    """224 px, unless it was built for small images (`None`: a small stem) or takes no other."""
     file, folder = tmp_path / "teacher.safetensors", tmp_path / "project"
     if options is None:
         save_encoder(file, metadata={"network": "{}"}, stem="small")
     else:
-        save_file(transformer(**options).state_dict(), file)
+        save_file(transformer(**options).state_dict(), file, {"teacher": "a name by another program"})
     shutil.copytree(project, folder)
     write(folder / "params.yaml", [*SETTINGS, f"teacher={file}"])
     (answer,) = answers(folder, [Stage(("weights",))])

@@ -36,6 +36,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         update={"resize": 36, "crop": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3}
     )
     metadata = {"network": CONFIG.model_dump_json(), "transform": transform.model_dump_json()}
+    metadata["license"] = "cc-by-4.0"
     save_tensors(weights, tmp_path / "colour.safetensors", metadata)
     save_tensors(gray, tmp_path / "gray.safetensors", metadata)
     rng = np.random.default_rng(0)
@@ -68,6 +69,7 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
     np.testing.assert_array_equal(again.probabilities[30:], found.probabilities[30:])
     assert (folder / "gray.safetensors").read_bytes() == before
     tuned = Path("c-encoder.safetensors").read_bytes()
+    assert cl.load("c-encoder.safetensors").licence == "cc-by-4.0"
     options = "--images images --encoder gray.safetensors --labels labels.csv --save c.safetensors"
     said = run_cl("classify", "--finetune", *options.split()).output
     assert f"{found.finetuning.log_loss[0]:.3f} to {found.finetuning.log_loss[1]:.3f}" in said
@@ -78,6 +80,8 @@ def test_a_better_encoder_is_used_and_saved_with_its_classifier(folder) -> None:
 def test_without_a_gain_nothing_changes(folder, monkeypatch) -> None:
     monkeypatch.setattr(finetuning, "RATE", 1e-2)  # spoils the network
     monkeypatch.setattr(finetuning, "STEPS", 12)
+    classify("labels.csv", "images", encoder="colour.safetensors", save="tuned.safetensors")
+    shutil.copy("colour.safetensors", "tuned-encoder.safetensors")  # as an earlier run with a gain would
     encoder = cl.load("colour.safetensors").bfloat16()  # its copies are trained in float32
     tuned, plain = (
         classify("labels.csv", "images", encoder=encoder, finetune=finetune, save=save)
