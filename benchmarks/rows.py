@@ -11,7 +11,7 @@ def read(file: Path, columns: Sequence[str], older: Sequence[int] = ()) -> list[
     """Read the rows; an empty list if the file does not exist.
 
     Args:
-        older: the file may have only so many of the first columns.
+        older: the numbers of columns of older files, which lack the last ones.
 
     Raises:
         ValueError: the file has other columns, or an incomplete row.

@@ -34,9 +34,7 @@ from pipeline.support import provenance
 GRACE, SHARE = 30.0, 0.2  # for the last checkpoint: seconds, but at most this share of the time
 CUT = os.EX_TEMPFAIL
 STAGES = ("prepare", "weights", "pretrain", "evaluate")
-MADE_WITH = (
-    "made_with.txt"  # a line for each command that worked on a run, perhaps with another card or commit
-)
+MADE_WITH = "made_with.txt"  # a line for each command that worked on the run: card, versions, commit
 # Stages are forked from a process that has imported them but not started CUDA.
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload([f"pipeline.{stage}" for stage in STAGES])

@@ -574,7 +574,7 @@ def write_bands(raw: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["images.csv", "images.parquet"])
 def test_a_table_may_have_a_column_of_files_for_each_band(name, raw, tmp_path) -> None:
-    """In Parquet, beside one that is no text."""
+    """The Parquet table also has a column of another type than text."""
     images = write_bands(raw)
     if name == "images.parquet":
         content = csv.read_csv(raw / "own/images.csv")
