@@ -286,7 +286,7 @@ def tried(rate: float, gain: float) -> Tried:
     ],
 )
 def test_what_is_recommended(place, percents, gains, images, answer, recipe) -> None:
-    """Training from scratch is advised only without a start, or if it is no better than pixels and stays so.
+    """Training from scratch is advised only without a start, or if pixels are as good, also after a trial.
 
     A trial of fewer steps than the recipe's excludes nothing: features may get worse before they get better.
     """
